@@ -1,0 +1,92 @@
+"""Checks at the door: cheap, shared, and with one sentence form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+from torchlift.core.errors import invalid_type, invalid_value
+
+Shape = tuple[int, ...]
+
+
+def check_tensor(where: str, value: object) -> Tensor:
+    """A floating-point tensor."""
+    if not isinstance(value, Tensor):
+        invalid_type(where, "a torch.Tensor", value, "Try torch.as_tensor(...).")
+    if not value.is_floating_point():
+        invalid_value(where, "a floating-point tensor", value.dtype, "Try `.float()` or `.double()`.")
+    return value
+
+
+def check_batch(where: str, value: object, shape: Shape) -> Tensor:
+    """A non-empty batch (B, *shape)."""
+    tensor = check_tensor(where, value)
+    if tuple(tensor.shape[1:]) != shape or tensor.ndim != len(shape) + 1:
+        wanted = ("batch", *shape)
+        hint = "Add a batch axis with `x[None]`." if tuple(tensor.shape) == shape else ""
+        invalid_value(where, f"shape ({', '.join(map(str, wanted))})", tuple(tensor.shape), hint)
+    if tensor.shape[0] == 0:
+        invalid_value(where, "at least one sample", "an empty batch")
+    return tensor
+
+
+def check_like(where: str, value: Tensor, reference: Tensor) -> Tensor:
+    """The same dtype and device as `reference` (usually a parameter)."""
+    if value.dtype != reference.dtype:
+        invalid_value(
+            where, f"dtype {reference.dtype}", value.dtype, f"Try `.to({reference.dtype})` on one of the two."
+        )
+    if value.device != reference.device:
+        invalid_value(where, f"device {reference.device}", value.device, "Move one of the two with `.to(device)`.")
+    return value
+
+
+def check_finite(where: str, value: Tensor) -> Tensor:
+    """No NaN and no infinity; the first bad position is named."""
+    if not bool(torch.isfinite(value).all()):
+        position = tuple((~torch.isfinite(value)).nonzero()[0].tolist())
+        invalid_value(where, "finite values", f"{float(value[position])} at index {position}")
+    return value
+
+
+def check_positive(where: str, value: object) -> float:
+    """A finite number > 0."""
+    number = check_number(where, value)
+    if number <= 0:
+        invalid_value(where, "a number > 0", value)
+    return number
+
+
+def check_number(where: str, value: object) -> float:
+    """A finite real number (not a bool)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        invalid_type(where, "a real number", value)
+    number = float(value)
+    if not math.isfinite(number):
+        invalid_value(where, "a finite number", value)
+    return number
+
+
+def check_size(where: str, value: object, minimum: int = 1) -> int:
+    """A whole number >= minimum."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        invalid_type(where, "a whole number", value)
+    if int(value) < minimum:
+        invalid_value(where, f"a whole number >= {minimum}", value)
+    return int(value)
+
+
+def check_shape(where: str, value: object) -> Shape:
+    """A tuple of sizes >= 1; one number counts as a shape of one axis."""
+    if type(value) is tuple and all(type(size) is int and size > 0 for size in value):
+        return value  # the usual case, on the path of every forward pass
+    if isinstance(value, Integral):
+        value = (value,)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        invalid_type(where, "a shape such as (1, 28, 28)", value)
+    return tuple(check_size(f"{where}[{axis}]", size) for axis, size in enumerate(value))

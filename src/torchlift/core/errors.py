@@ -1,0 +1,48 @@
+"""Errors that say what was expected, what came, and what to try.
+
+Every error that torchlift raises on bad input is a `TorchliftError`, and also
+a `ValueError`, `TypeError` or `OSError`, so that ordinary `except` clauses
+keep working.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class TorchliftError(Exception):
+    """Base class of all errors raised on purpose by torchlift."""
+
+
+class InvalidValueError(TorchliftError, ValueError):
+    """An argument has the right type but an impossible value or shape."""
+
+
+class InvalidTypeError(TorchliftError, TypeError):
+    """An argument has the wrong type."""
+
+
+class NotProximalError(InvalidValueError):
+    """An activation is not the proximal map of any convex function."""
+
+
+class NotRepresentableError(InvalidValueError):
+    """A module cannot be written in the form N(y) = K u + d, M u = V z, z = σ(W u + b)."""
+
+
+class DataError(TorchliftError, OSError):
+    """A data file is absent, damaged or not what its name says."""
+
+
+def message(where: str, expected: str, got: object, hint: str = "") -> str:
+    """The one sentence form that all our errors share."""
+    text = f"{where}: expected {expected}, got {got}."
+    return f"{text} {hint}" if hint else text
+
+
+def invalid_value(where: str, expected: str, got: object, hint: str = "") -> NoReturn:
+    raise InvalidValueError(message(where, expected, got, hint))
+
+
+def invalid_type(where: str, expected: str, got: object, hint: str = "") -> NoReturn:
+    raise InvalidTypeError(message(where, expected, type(got).__name__, hint))
