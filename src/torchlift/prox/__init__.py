@@ -1,0 +1,84 @@
+"""Activations that are proximal maps, σ = prox_Ψ, and the registry that contract tests visit.
+
+Accuracy, as tested: the largest error in units of eps · max(1, |exact|), for
+prox times max(1, step), where eps is the spacing of the dtype at 1.
+
+| quantity      | double, against 50 digits | single, against double |
+|---------------|---------------------------|------------------------|
+| σ(v)          | 2                         | 2                      |
+| Ψ(u)          | 8                         | 12                     |
+| prox(u, step) | 3                         | 3                      |
+| Φ*(v)         | 4                         | 4                      |
+
+Two remarks. `Softplus` keeps torch's cut-off at v = 20 and hence an absolute
+error of 2e-9 in σ, unless its `threshold` is raised. Ψ of `ISRU` has infinite
+slope at its closed ends, where the rounding of u itself weighs more than this.
+"""
+
+from __future__ import annotations
+
+from torchlift.prox.ball import L2Ball
+from torchlift.prox.base import ActivationModule, GroupwiseActivation, ProximalActivation
+from torchlift.prox.box import Box, Hardtanh, ReLU6
+from torchlift.prox.convert import as_activation
+from torchlift.prox.elu import CELU, ELU
+from torchlift.prox.identity import Identity
+from torchlift.prox.relu import LeakyReLU, ReLU
+from torchlift.prox.saturating import ISRU, Arctan, Softsign
+from torchlift.prox.sigmoid import Sigmoid
+from torchlift.prox.simplex import Simplex, Softmax
+from torchlift.prox.smooth import SmoothActivation
+from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
+from torchlift.prox.softplus import Softplus, Squareplus
+from torchlift.prox.tanh import Tanh
+
+#: Every built-in activation by name. A new one adds its line here and inherits all contract tests.
+ACTIVATIONS: dict[str, type[ProximalActivation]] = {
+    "arctan": Arctan,
+    "box": Box,
+    "celu": CELU,
+    "elu": ELU,
+    "group-soft-threshold": GroupSoftThreshold,
+    "identity": Identity,
+    "isru": ISRU,
+    "l2-ball": L2Ball,
+    "leaky-relu": LeakyReLU,
+    "relu": ReLU,
+    "sigmoid": Sigmoid,
+    "simplex": Simplex,
+    "soft-threshold": SoftThreshold,
+    "softmax": Softmax,
+    "softplus": Softplus,
+    "softsign": Softsign,
+    "squareplus": Squareplus,
+    "tanh": Tanh,
+}
+
+__all__ = [
+    "ACTIVATIONS",
+    "CELU",
+    "ELU",
+    "ISRU",
+    "ActivationModule",
+    "Arctan",
+    "Box",
+    "GroupSoftThreshold",
+    "GroupwiseActivation",
+    "Hardtanh",
+    "Identity",
+    "L2Ball",
+    "LeakyReLU",
+    "ProximalActivation",
+    "ReLU",
+    "ReLU6",
+    "Sigmoid",
+    "Simplex",
+    "SmoothActivation",
+    "SoftThreshold",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Squareplus",
+    "Tanh",
+    "as_activation",
+]

@@ -1,0 +1,131 @@
+"""The contract of an activation that is a proximal map, σ = prox_Ψ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.checks import check_positive
+from torchlift.core.errors import invalid_type, invalid_value
+
+
+class ProximalActivation(ABC):
+    """An activation σ(v) = argmin_u ½‖u − v‖² + Ψ(u) with Ψ convex, proper, lower semicontinuous.
+
+    Subclasses are frozen dataclasses without state. They act on tensors of any
+    shape, dtype and device. An *elementwise* activation treats every entry
+    alone; a *groupwise* one (softmax, projections onto balls, …) treats the
+    entries along the axis `dim` together.
+    """
+
+    #: The axis whose entries belong together, or None for elementwise activations.
+    dim: int | None = None
+
+    @abstractmethod
+    def __call__(self, v: Tensor) -> Tensor:
+        """σ(v), differentiable by autograd (almost everywhere)."""
+
+    @abstractmethod
+    def psi(self, u: Tensor) -> Tensor:
+        """Ψ(u), +∞ off its domain (NaN included): one value per entry, or per group (`dim` removed)."""
+
+    @abstractmethod
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        """argmin_p ½‖p − u‖² + step·Ψ(p) for step > 0; `prox(u, 1.0)` equals σ(u).
+
+        A tensor `step` broadcasts against `u`; for a groupwise activation it
+        has size 1 along `dim`. Only Python numbers are checked for being > 0,
+        since reading a tensor would make the device wait.
+        """
+
+    def phi(self, u: Tensor) -> Tensor:
+        """Φ(u) = ½‖u‖² + Ψ(u), per entry or per group."""
+        return 0.5 * self.reduce(u * u) + self.psi(u)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        """Φ*(v) = ⟨v, σ(v)⟩ − Φ(σ(v)), per entry or per group; ∇Φ* = σ.
+
+        The supremum in the definition of Φ* is attained at p = σ(v), so no
+        inner optimisation is needed. Subclasses override this only with a
+        closed form that rounds better.
+        """
+        p = self(v)
+        # One product p·(v − ½p) instead of ⟨v, p⟩ − ½‖p‖²: huge v give ∞ rather than ∞ − ∞.
+        return self.reduce(p * (v - 0.5 * p)) - self.psi(p)
+
+    def reduce(self, terms: Tensor) -> Tensor:
+        """Sum per-entry terms over a group; the identity for elementwise activations."""
+        return terms if self.dim is None else terms.sum(self.dim)
+
+    def to_module(self) -> nn.Module:
+        """An ordinary `nn.Module` with the same forward pass (torch's own where one exists)."""
+        return ActivationModule(self)
+
+    @classmethod
+    def example(cls) -> ProximalActivation:
+        """An instance for contract tests and tables; overridden where arguments are required."""
+        return cls()
+
+    @classmethod
+    def examples(cls) -> tuple[ProximalActivation, ...]:
+        """All instances that the contract tests visit; overridden where arguments change the formulas."""
+        return (cls.example(),)
+
+
+class GroupwiseActivation(ProximalActivation):
+    """An activation that treats the entries along one axis together."""
+
+    dim: int = -1  # pyright: ignore[reportIncompatibleVariableOverride]  (narrowed: never None here)
+
+
+class ActivationModule(nn.Module):
+    """An activation as an `nn.Module`, for use inside `nn.Sequential`."""
+
+    def __init__(self, activation: ProximalActivation) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.activation(input)
+
+    def extra_repr(self) -> str:
+        return repr(self.activation)
+
+
+def indicator(inside: Tensor, like: Tensor) -> Tensor:
+    """0 where `inside` is true and +∞ elsewhere."""
+    return torch.zeros_like(like).masked_fill(~inside, torch.inf)
+
+
+def infinite_outside(value: Tensor, inside: Tensor) -> Tensor:
+    """`value` where `inside` is true and +∞ elsewhere."""
+    return value.masked_fill(~inside, torch.inf)
+
+
+def at_least_single(v: Tensor) -> Tensor:
+    """Half precision widened to float32, where iterations need it; other dtypes as they are."""
+    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
+
+
+def check_step(step: float | Tensor, u: Tensor) -> float | Tensor:
+    """The step of a prox at `u`: a finite number > 0, or a tensor, made alike but not read."""
+    return step.to(u) if isinstance(step, Tensor) else check_positive("prox step", step)
+
+
+def check_group_step(step: float | Tensor, u: Tensor, dim: int) -> float | Tensor:
+    """As `check_step`, for a groupwise prox: one step per group, so size 1 along `dim`."""
+    step = check_step(step, u)
+    if isinstance(step, Tensor) and step.ndim > 0:
+        sizes = (1,) * (u.ndim - step.ndim) + tuple(step.shape)
+        if sizes[dim] != 1:
+            hint = "A groupwise prox takes one step per group."
+            invalid_value("prox step", f"a tensor of size 1 along dim {dim}", tuple(step.shape), hint)
+    return step
+
+
+def check_dim(where: str, dim: object) -> None:
+    """An axis: any whole number, negative ones counting from the end."""
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        invalid_type(where, "a whole number", dim, "Try dim=-1 for the last axis or dim=1 for channels.")

@@ -1,0 +1,97 @@
+"""Projection onto an interval: Box and its names in torch, Hardtanh and ReLU6."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchlift.core.checks import check_tensor
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.prox.base import ProximalActivation, check_step, indicator
+
+
+@dataclass(frozen=True, eq=False)
+class Box(ProximalActivation):
+    """Projection onto the interval [lo, hi].
+
+        σ(v)  = min(max(v, lo), hi)
+        Ψ(u)  = 0 if lo ≤ u ≤ hi, +∞ otherwise
+        Φ*(v) = σ(v) (v − ½σ(v))
+
+    Arguments:
+        lo, hi: the ends, lo < hi; lo = −inf or hi = inf leaves a side open.
+            Each may be a 0-d tensor, which then receives gradients: with
+            Box(−λ, λ, validate=False) primal-dual networks learn λ.
+        validate: whether to check lo < hi when one of them is a tensor. Turn
+            this off where the order holds by construction: the check makes
+            the device wait, and stops tracing.
+
+    Reference: Parikh & Boyd, Proximal Algorithms (2014), chapter 6.
+    """
+
+    lo: float | Tensor
+    hi: float | Tensor
+    validate: bool = True
+
+    def __post_init__(self) -> None:
+        learned = [_check_bound(f"Box {name}", end) for name, end in (("lo", self.lo), ("hi", self.hi))]
+        if (self.validate or not any(learned)) and not bool(self.lo < self.hi):
+            invalid_value("Box", "lo < hi", f"lo={self.lo}, hi={self.hi}", "Swap the two, or widen the interval.")
+
+    def __call__(self, v: Tensor) -> Tensor:
+        if isinstance(self.lo, Tensor) or isinstance(self.hi, Tensor):
+            return v.clamp(min=_like(self.lo, v)).clamp(max=_like(self.hi, v))
+        return F.hardtanh(v, self.lo, self.hi)
+
+    def psi(self, u: Tensor) -> Tensor:
+        return indicator((u >= _like(self.lo, u)) & (u <= _like(self.hi, u)), u)
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        check_step(step, u)
+        return self(u)
+
+    def to_module(self) -> nn.Module:
+        if isinstance(self.lo, Tensor) or isinstance(self.hi, Tensor):
+            return super().to_module()
+        return nn.Hardtanh(self.lo, self.hi)
+
+    @classmethod
+    def example(cls) -> ProximalActivation:
+        return cls(0.0, 1.0)
+
+    @classmethod
+    def examples(cls) -> tuple[ProximalActivation, ...]:
+        end = torch.tensor(0.75, dtype=torch.float64)
+        return cls(0.0, 1.0), cls(-math.inf, 0.5), cls(-end, end, validate=False), cls(-1, end)
+
+
+def Hardtanh(min_val: float | Tensor = -1.0, max_val: float | Tensor = 1.0) -> Box:
+    """torch's name for Box(min_val, max_val)."""
+    return Box(min_val, max_val)
+
+
+def ReLU6() -> Box:
+    """torch's name for Box(0, 6)."""
+    return Box(0.0, 6.0)
+
+
+def _check_bound(where: str, end: object) -> bool:
+    """Refuse what is no end of an interval; true for tensors."""
+    if isinstance(end, Tensor):
+        if check_tensor(where, end).ndim != 0:
+            invalid_value(where, "a number or a 0-d tensor", f"shape {tuple(end.shape)}")
+        return True
+    if isinstance(end, bool) or not isinstance(end, Real):
+        invalid_type(where, "a real number or a 0-d tensor", end)
+    if math.isnan(end):
+        invalid_value(where, "a number", end)
+    return False
+
+
+def _like(end: float | Tensor, v: Tensor) -> float | Tensor:
+    return end.to(v) if isinstance(end, Tensor) else end

@@ -1,0 +1,85 @@
+"""Rectifiers: ReLU and its leaky relative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchlift.core.checks import check_number
+from torchlift.core.errors import invalid_value
+from torchlift.prox.base import ProximalActivation, check_step, indicator
+
+
+@dataclass(frozen=True)
+class ReLU(ProximalActivation):
+    """Rectified linear unit, the projection onto the non-negative numbers.
+
+        σ(v)  = max(v, 0)
+        Ψ(u)  = 0 if u ≥ 0, +∞ otherwise
+        Φ*(v) = ½ max(v, 0)²
+
+    Reference: Combettes & Pesquet, Deep neural network structures solving
+    variational inequalities, Set-Valued and Variational Analysis 28 (2020).
+    """
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return F.relu(v)
+
+    def psi(self, u: Tensor) -> Tensor:
+        return indicator(u >= 0, u)
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        check_step(step, u)
+        return F.relu(u)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return 0.5 * F.relu(v).square()
+
+    def to_module(self) -> nn.Module:
+        return nn.ReLU()
+
+
+@dataclass(frozen=True)
+class LeakyReLU(ProximalActivation):
+    """Leaky rectifier with slope a on the negative side.
+
+        σ(v)  = v if v ≥ 0, a·v otherwise
+        Ψ(u)  = 0 if u ≥ 0, ½(1/a − 1)u² otherwise
+        Φ*(v) = ½ v σ(v)
+        prox with step s has the slope a / (a + s(1 − a)) on the negative side.
+
+    Arguments:
+        slope: a in (0, 1).
+
+    Reference: Combettes & Pesquet (2020), as for ReLU.
+    """
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < check_number("LeakyReLU slope", self.slope) < 1:
+            hint = "Slope 0 is ReLU(), slope 1 is Identity(); other slopes are not proximal."
+            invalid_value("LeakyReLU slope", "a number in (0, 1)", self.slope, hint)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return F.leaky_relu(v, self.slope)
+
+    def psi(self, u: Tensor) -> Tensor:
+        return 0.5 * (1 / self.slope - 1) * u.clamp(max=0).square()
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        slope = self.slope / (self.slope + check_step(step, u) * (1 - self.slope))
+        return torch.where(u < 0, slope * u, u)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return 0.5 * v * self(v)
+
+    def to_module(self) -> nn.Module:
+        return nn.LeakyReLU(self.slope)
+
+    @classmethod
+    def examples(cls) -> tuple[ProximalActivation, ...]:
+        return cls(), cls(0.3)
