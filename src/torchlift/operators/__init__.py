@@ -1,0 +1,39 @@
+"""Linear operators: forward, adjoint, norm bound, matrix, and the algebra of them."""
+
+from torchlift.operators.base import Adjoint, Compose, Context, LinearOperator, Scaled, Sum
+from torchlift.operators.blocks import BlockOperator, BlockVector
+from torchlift.operators.blur import Blur, gaussian_kernel
+from torchlift.operators.convolution import Conv2d, ConvTranspose2d
+from torchlift.operators.dense import Dense
+from torchlift.operators.difference import FiniteDifference
+from torchlift.operators.examples import OPERATORS
+from torchlift.operators.mask import Mask
+from torchlift.operators.norms import adjoint_error
+from torchlift.operators.parameters import OperatorStack
+from torchlift.operators.pooling import AveragePool2d
+from torchlift.operators.shapes import Identity, Reshape, Zero
+
+__all__ = [
+    "OPERATORS",
+    "Adjoint",
+    "AveragePool2d",
+    "BlockOperator",
+    "BlockVector",
+    "Blur",
+    "Compose",
+    "Context",
+    "Conv2d",
+    "ConvTranspose2d",
+    "Dense",
+    "FiniteDifference",
+    "Identity",
+    "LinearOperator",
+    "Mask",
+    "OperatorStack",
+    "Reshape",
+    "Scaled",
+    "Sum",
+    "Zero",
+    "adjoint_error",
+    "gaussian_kernel",
+]

@@ -1,0 +1,182 @@
+"""Two-dimensional convolution and its transpose, with the zero padding of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.nn.functional import conv2d, conv_transpose2d, pad
+
+from torchlift.core.checks import Shape, check_tensor
+from torchlift.core.errors import invalid_value
+from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.geometry import (
+    Pair,
+    check_groups,
+    check_image_shape,
+    check_padding,
+    check_pair,
+    window_count,
+    window_extent,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2d(LinearOperator):
+    """x ↦ w ⋆ x, the cross-correlation of `torch.nn.Conv2d` without bias.
+
+    The weight has shape (out, in / groups, kh, kw). `padding` is a number, a
+    pair, "same" or "valid". The adjoint is the transposed convolution, whose
+    output padding stands for the last rows that the stride left unread.
+    """
+
+    weight: Tensor
+    input_shape: tuple[int, int, int]
+    stride: int | Pair = 1
+    padding: int | Pair | str = 0
+    dilation: int | Pair = 1
+    groups: int = 1
+    _output_size: Pair = field(init=False, repr=False)
+    _lead: Pair = field(init=False, repr=False)  # zeros before the first row and column
+    _trail: Pair = field(init=False, repr=False)  # and after the last ones
+    _turned_padding: Pair | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shape = check_image_shape("Conv2d input_shape", self.input_shape)
+        weight = _check_weight("Conv2d weight", self.weight, "(out, in / groups, kh, kw)")
+        groups = check_groups("Conv2d groups", self.groups, input=shape[0], output=weight.shape[0])
+        if weight.shape[1] * groups != shape[0]:
+            wanted = f"{shape[0]} / {groups} input channels on axis 1 for input_shape {shape}"
+            invalid_value("Conv2d weight", wanted, tuple(weight.shape))
+        stride = check_pair("Conv2d stride", self.stride)
+        dilation = check_pair("Conv2d dilation", self.dilation)
+        extent = window_extent(weight.shape[2:], dilation)
+        lead, trail = check_padding("Conv2d padding", self.padding, extent, stride)
+        total = lead[0] + trail[0], lead[1] + trail[1]
+        size = window_count("Conv2d weight", shape[1:], extent, stride, total)
+        # "same" is uneven for kernels of even extent, which no pair can say
+        padding = lead if lead == trail else "same"
+        _store(self, input_shape=shape, stride=stride, padding=padding, dilation=dilation)
+        _store(self, _output_size=size, _lead=lead, _trail=trail)
+        rest = extent[0] - 1 - lead[0], extent[1] - 1 - lead[1]
+        plain = stride == (1, 1) and lead == trail and min(rest) >= 0
+        _store(self, _turned_padding=rest if plain else None)
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.input_shape
+
+    @property
+    def out_shape(self) -> Shape:
+        return (self.weight.shape[0], *self._output_size)
+
+    def forward(self, x: Tensor, context: Context = None) -> Tensor:
+        return self.affine(x, None)
+
+    def affine(self, x: Tensor, bias: Tensor | None, context: Context = None) -> Tensor:
+        if bias is not None and bias.shape != (self.weight.shape[0], 1, 1):
+            return super().affine(x, bias, context)  # only a bias per channel can be fused
+        padding = self._lead
+        if self._lead != self._trail:
+            x, padding = pad(x, (self._lead[1], self._trail[1], self._lead[0], self._trail[0])), 0
+        bias = None if bias is None else bias.flatten()
+        return conv2d(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
+        if self._turned_padding is not None:
+            # Without a stride the adjoint is a plain convolution too, for few channels up to 20 times faster.
+            return conv2d(y, _turn(self.weight, self.groups), None, 1, self._turned_padding, self.dilation, self.groups)
+        _, height, width = self.input_shape
+        reach = _transposed_size(self, self._output_size, self._lead)
+        unread = height - reach[0], width - reach[1]
+        spare = max(unread[0], 0), max(unread[1], 0)
+        x = conv_transpose2d(y, self.weight, None, self.stride, self._lead, spare, self.groups, self.dilation)
+        return x if min(unread) >= 0 else x[..., :height, :width]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvTranspose2d(LinearOperator):
+    """x ↦ wᵀ ⋆ x, the map of `torch.nn.ConvTranspose2d` without bias.
+
+    The weight has shape (in, out / groups, kh, kw). The adjoint is the plain
+    convolution with the same weight.
+    """
+
+    weight: Tensor
+    input_shape: tuple[int, int, int]
+    stride: int | Pair = 1
+    padding: int | Pair = 0
+    output_padding: int | Pair = 0
+    dilation: int | Pair = 1
+    groups: int = 1
+    _output_size: Pair = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shape = check_image_shape("ConvTranspose2d input_shape", self.input_shape)
+        weight = _check_weight("ConvTranspose2d weight", self.weight, "(in, out / groups, kh, kw)")
+        check_groups("ConvTranspose2d groups", self.groups, input=shape[0])
+        if weight.shape[0] != shape[0]:
+            wanted = f"{shape[0]} input channels on axis 0 for input_shape {shape}"
+            invalid_value("ConvTranspose2d weight", wanted, tuple(weight.shape))
+        stride = check_pair("ConvTranspose2d stride", self.stride)
+        dilation = check_pair("ConvTranspose2d dilation", self.dilation)
+        padding = check_pair("ConvTranspose2d padding", self.padding, minimum=0)
+        spare = check_pair("ConvTranspose2d output_padding", self.output_padding, minimum=0)
+        _store(self, input_shape=shape, stride=stride, dilation=dilation, padding=padding, output_padding=spare)
+        if any(extra >= max(steps) for extra, *steps in zip(spare, stride, dilation, strict=True)):
+            wanted = f"less than the stride {stride} or the dilation {dilation}"
+            invalid_value("ConvTranspose2d output_padding", wanted, spare)
+        reach = _transposed_size(self, shape[1:], padding)
+        size = reach[0] + spare[0], reach[1] + spare[1]
+        if min(size) < 1:
+            invalid_value("ConvTranspose2d padding", "one that leaves an output", f"{padding}, output size {size}")
+        _store(self, _output_size=size)
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.input_shape
+
+    @property
+    def out_shape(self) -> Shape:
+        return (self.weight.shape[1] * self.groups, *self._output_size)
+
+    def forward(self, x: Tensor, context: Context = None) -> Tensor:
+        spare = self.output_padding
+        return conv_transpose2d(x, self.weight, None, self.stride, self.padding, spare, self.groups, self.dilation)
+
+    def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
+        x = conv2d(y, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        # An output padding of a whole stride or more (allowed beside a dilation) adds windows of its own.
+        _, height, width = self.input_shape
+        return x if x.shape[-2:] == (height, width) else x[..., :height, :width]
+
+
+def _check_weight(where: str, weight: object, wanted: str) -> Tensor:
+    tensor = check_tensor(where, weight)
+    if tensor.ndim != 4 or 0 in tensor.shape:
+        invalid_value(where, f"a non-empty tensor of shape {wanted}", tuple(tensor.shape))
+    return tensor
+
+
+def _turn(weight: Tensor, groups: int) -> Tensor:
+    """(out, in / groups, kh, kw) to (in, out / groups, kh, kw), with each kernel rotated by 180°."""
+    turned = weight.flip(2, 3)
+    if groups > 1:
+        turned = turned.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+        return turned.reshape(-1, weight.shape[0] // groups, *weight.shape[2:])
+    return turned.transpose(0, 1)
+
+
+def _transposed_size(operator: Conv2d | ConvTranspose2d, size: Pair, padding: Pair) -> Pair:
+    """Height and width that a transposed convolution makes of `size`, without output padding."""
+    stride, dilation = operator.stride, operator.dilation
+    assert isinstance(stride, tuple) and isinstance(dilation, tuple)  # normalised in __post_init__
+    extent = window_extent(operator.weight.shape[2:], dilation)
+    height = (size[0] - 1) * stride[0] - 2 * padding[0] + extent[0]
+    return height, (size[1] - 1) * stride[1] - 2 * padding[1] + extent[1]
+
+
+def _store(operator: LinearOperator, **values: object) -> None:
+    """Set normalised fields of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(operator, name, value)

@@ -1,0 +1,43 @@
+"""A matrix as an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from torchlift.core.checks import Shape, check_tensor
+from torchlift.core.errors import invalid_value
+from torchlift.operators.base import Context, LinearOperator
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(LinearOperator):
+    """x ↦ W x for a matrix W of shape (out, in)."""
+
+    weight: Tensor
+
+    def __post_init__(self) -> None:
+        if check_tensor("Dense weight", self.weight).ndim != 2:
+            invalid_value("Dense weight", "shape (out, in)", tuple(self.weight.shape))
+
+    @property
+    def in_shape(self) -> Shape:
+        return (self.weight.shape[1],)
+
+    @property
+    def out_shape(self) -> Shape:
+        return (self.weight.shape[0],)
+
+    def forward(self, x: Tensor, context: Context = None) -> Tensor:
+        return linear(x, self.weight)
+
+    def affine(self, x: Tensor, bias: Tensor | None, context: Context = None) -> Tensor:
+        return linear(x, self.weight, bias)
+
+    def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
+        return y @ self.weight
+
+    def to_dense(self, context: Context = None) -> Tensor:
+        return self.weight
