@@ -1,0 +1,34 @@
+"""Architectures in the form N(y) = K u + d, M u = V z, z = σ(W u + b)."""
+
+from torchlift.networks.base import Network
+from torchlift.networks.chain import Chain, lift
+from torchlift.networks.feedforward import MLP, Perceptron, ResNet
+from torchlift.networks.form import ForwardStates, UnifiedForm
+from torchlift.networks.lista import LISTA
+from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
+from torchlift.networks.primal_dual import PrimalDual
+from torchlift.networks.shallow import Shallow
+
+#: Architectures by name; the contract suite runs on each.
+NETWORKS: dict[str, type[Network]] = {
+    cls.__name__: cls for cls in (Perceptron, Shallow, MLP, ResNet, LISTA, PrimalDual, Chain)
+}
+
+__all__ = [
+    "LISTA",
+    "MLP",
+    "NETWORKS",
+    "TABLEAUS",
+    "Chain",
+    "ForwardStates",
+    "Network",
+    "Perceptron",
+    "PrimalDual",
+    "ResNet",
+    "Residual",
+    "RungeKutta",
+    "Shallow",
+    "Tableau",
+    "UnifiedForm",
+    "lift",
+]

@@ -1,0 +1,102 @@
+"""The contract of a network in the unified form."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from torchlift.core.checks import Shape, check_batch, check_like
+from torchlift.core.errors import invalid_value
+from torchlift.networks.form import ForwardStates, UnifiedForm
+from torchlift.operators import Context
+
+
+class Network(nn.Module, ABC):
+    """A network N(y) = K u + d with M u = V z and z = σ(W u + b).
+
+    A subclass owns parameters and says, in `operators`, how K, d, M, V, W, b
+    and the activations are made of them. Everything else follows.
+
+    Args:
+        in_shape: shape of one input y, without the batch axis.
+        out_shape: shape of one output N(y).
+    """
+
+    def __init__(self, in_shape: Shape, out_shape: Shape) -> None:
+        super().__init__()
+        self.in_shape = in_shape
+        self.out_shape = out_shape
+
+    @abstractmethod
+    def operators(self) -> UnifiedForm:
+        """K, d, M, V, W, b and σ at the current parameters; autograd sees through them."""
+
+    def to_sequential(self, context: Context = None) -> nn.Module:
+        """A plain module with a copy of the weights and the same outputs.
+
+        Chains give an `nn.Sequential`. Other architectures give the module of
+        `torch.export`, which needs nothing of torchlift to run and takes
+        batches of any size; where the operators depend on the sample, pass
+        the context of some batch of two or more as an example.
+        """
+        reference = torch.empty(0) if self.like is None else self.like
+        example = reference.new_zeros(_batch_size(context), *self.in_shape)
+        arguments, dynamic = (example,), ({0: Dim.DYNAMIC},)
+        if context is not None:
+            arguments, dynamic = (example, context), (*dynamic, _dynamic(context))
+        return torch.export.export(copy.deepcopy(self).eval(), arguments, dynamic_shapes=dynamic).module()
+
+    @property
+    def like(self) -> Tensor | None:
+        """Some parameter, whose dtype and device inputs must have."""
+        return next(self.parameters(), None)
+
+    @property
+    def depth(self) -> int:
+        """J, the number of activation layers."""
+        return self.operators().depth
+
+    def forward(self, y: Tensor, context: Context = None) -> Tensor:
+        """N(y) for y of shape (B, *in_shape)."""
+        return self.states(y, context).output
+
+    def states(self, y: Tensor, context: Context = None) -> ForwardStates:
+        """All states u, pre-activations v and activations z of the forward pass."""
+        name = f"{type(self).__name__} input"
+        check_batch(name, y, self.in_shape)
+        if self.like is not None:
+            check_like(name, y, self.like)
+        return self.operators().states(y, context)
+
+    def picture(self) -> str:
+        """The block structure of W, M, V and K as text."""
+        form = self.operators()
+        parts = [(name, getattr(form, name)) for name in ("W", "M", "V", "K")]
+        return "\n\n".join(f"{name} =\n{operator}" for name, operator in parts)
+
+    def _repr_html_(self) -> str:
+        form = self.operators()
+        parts = [(name, getattr(form, name)) for name in ("W", "M", "V", "K")]
+        return "".join(f"<p><b>{name}</b></p>{operator._repr_html_()}" for name, operator in parts)
+
+
+def _batch_size(context: Context) -> int:
+    """Batch size of an example context; torch.export specialises on sizes 0 and 1."""
+    tensors = list(context.values()) if isinstance(context, Mapping) else [] if context is None else [context]
+    size = min((tensor.shape[0] for tensor in tensors), default=2)
+    if size < 2:
+        invalid_value("to_sequential context", "an example batch of two or more samples", size)
+    return size
+
+
+def _dynamic(context: Tensor | Mapping[str, Tensor]) -> Any:
+    """The batch axis of every tensor of the context, for torch.export."""
+    if isinstance(context, Mapping):
+        return {name: {0: Dim.DYNAMIC} for name in context}
+    return {0: Dim.DYNAMIC}

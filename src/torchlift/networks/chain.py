@@ -1,0 +1,161 @@
+"""Chains of affine maps and activations, with or without skip connections: what an `nn.Sequential` can say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.checks import Shape, check_shape
+from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
+from torchlift.networks.base import Network
+from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.prepare import prepare
+from torchlift.networks.reader import Reader, Term, bias_of
+from torchlift.networks.stacks import maps_of, stack_layers
+from torchlift.operators import Compose, Context, Identity, LinearOperator, Scaled, Sum
+
+
+class Chain(Network):
+    """A network read from an `nn.Sequential` of linear modules, proximal activations and residual blocks.
+
+    The weights are copied. Neighbouring dense layers of equal shape share one
+    stacked parameter, so that all of them can be evaluated in one product.
+
+    Args:
+        sequential: the modules; see `lift` for what can be represented.
+        input_shape: shape of one input; needed unless the first module is `nn.Linear`.
+    """
+
+    def __init__(self, sequential: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> None:
+        if not isinstance(sequential, nn.Sequential):
+            invalid_type("lift", "an nn.Sequential", sequential, "Wrap the module: nn.Sequential(module).")
+        plain = prepare(sequential)
+        reader = Reader(_input_shape(plain, input_shape))
+        reader.read(list(plain))
+        super().__init__(reader.shapes[0], reader.shape)
+        _check_uniform(plain)
+        self._output = (reader.source, reader.term())
+        # Layers with weights keep only their structure here; `_current` puts the parameters in.
+        self._fixed = tuple(layer.operator.map_tensors(lambda _, t: t.to("meta")) for layer in reader.layers)
+        self._sites = tuple(reader.sites)
+        self._state_shapes = tuple(reader.shapes)
+        self._places: dict[int, tuple[str, int, int]] = {}
+        for role, used in _roles(reader, self._output[1]).items():
+            stacks, places = stack_layers([reader.layers[k] for k in used])
+            self.add_module(role, stacks)
+            self._places |= {k: (role, *place) for k, place in zip(used, places, strict=True)}
+        # The skeleton keeps the structure for `to_sequential`; on "meta" it holds no numbers.
+        owners = {id(layer.module): k for k, layer in enumerate(reader.layers) if layer.module is not None}
+        self._owners = [(name, owners[id(m)]) for name, m in plain.named_modules() if id(m) in owners]
+        self._skeleton = (plain.to("meta"),)
+
+    def operators(self) -> UnifiedForm:
+        operators, biases = self._current()
+
+        def build(term: Term) -> LinearOperator:
+            chain = [operators[k] for k in reversed(term.layers) if not isinstance(operators[k], Identity)]
+            chain = chain or [operators[term.layers[0]]]
+            product = chain[0] if len(chain) == 1 else Compose(*chain)
+            return product if term.factor == 1.0 else Scaled(product, term.factor)
+
+        W: dict[tuple[int, int], LinearOperator] = {}
+        V, M, b = {}, {}, []
+        for j, site in enumerate(self._sites):
+            total: Tensor | None = None
+            for k, term in site.reads:
+                block = build(term)
+                W[j, k] = Sum(W[j, k], block) if (j, k) in W else block
+                bias = bias_of(operators, biases, term)
+                total = bias if total is None else total if bias is None else total + bias
+            b.append(total)
+            V |= {(j, k): build(term) for k, term in site.outputs.items()}
+            if site.skip is not None:
+                M[j, site.skip] = Scaled(Identity(self._state_shapes[site.skip]), -1.0)
+        source, term = self._output
+        activations = [site.activation for site in self._sites]
+        d = bias_of(operators, biases, term)
+        return assemble(self.in_shape, W, b, activations, {source: build(term)}, d, V, M, self.like)
+
+    def to_sequential(self, context: Context = None) -> nn.Sequential:
+        """A plain `nn.Sequential` with a copy of the current weights."""
+        operators, biases = self._current()
+        some = next(self.parameters(), torch.empty(0))
+        plain = copy.deepcopy(self._skeleton[0]).to_empty(device=some.device).to(some.dtype)
+        with torch.no_grad():
+            for name, k in self._owners:
+                module = plain.get_submodule(name)
+                module.get_parameter("weight").copy_(operators[k].tensors()["weight"])
+                if (bias := biases[k]) is not None:
+                    module.get_parameter("bias").copy_(bias.flatten())
+        return plain.train(self.training)
+
+    def _current(self) -> tuple[list[LinearOperator], list[Tensor | None]]:
+        """Operator and bias of each layer at the current parameters."""
+        operators = list(self._fixed)
+        biases: list[Tensor | None] = [None] * len(operators)
+        maps = {role: maps_of(self.get_submodule(role)) for role in ("hidden", "coupling", "output")}
+        for layer, (role, group, index) in self._places.items():
+            operators[layer], biases[layer] = maps[role][group][index]
+        return operators, biases
+
+
+def lift(module: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> Chain:
+    """The unified form of an `nn.Sequential`, with a copy of its weights.
+
+    Understood are `nn.Linear`, `nn.Conv2d`, `nn.ConvTranspose2d`, `nn.AvgPool2d`,
+    `nn.Flatten`, `nn.Unflatten`, batch norm and dropout in eval mode, nested
+    `nn.Sequential`, proximal activations (torch's or ours), `Residual` and
+    `RungeKutta`. Anything else is refused by name and position.
+
+    Args:
+        module: the network.
+        input_shape: shape of one input, such as (1, 28, 28); may be left out
+            when the first module is `nn.Linear`.
+
+    Example:
+        >>> net = lift(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+        >>> net.depth
+        1
+    """
+    return Chain(module, input_shape)
+
+
+def _input_shape(plain: nn.Sequential, given: int | Iterable[int] | None) -> Shape:
+    if given is not None:
+        return check_shape("input_shape", given)
+    if len(plain) == 0:
+        invalid_value("lift", "at least one module", "an empty nn.Sequential")
+    first = next(m for m in plain.modules() if not list(m.children()))
+    if isinstance(first, nn.Linear):
+        return (first.in_features,)
+    hint = "Try lift(module, input_shape=(channels, height, width))."
+    invalid_value("lift", f"input_shape, because {type(first).__name__} does not tell it", "nothing", hint)
+
+
+def _check_uniform(plain: nn.Sequential) -> None:
+    kinds = {(p.dtype, p.device) for p in plain.parameters()}
+    if len(kinds) > 1:
+        hint = "Move the whole model with `.to(dtype, device)`."
+        invalid_value("lift", "parameters of one dtype on one device", sorted(map(str, kinds)), hint)
+
+
+def _roles(reader: Reader, output: Term) -> dict[str, list[int]]:
+    """Which layers with weights stand in W, in V and in K."""
+    roles = {
+        "hidden": [term for site in reader.sites for _, term in site.reads],
+        "coupling": [term for site in reader.sites for term in site.outputs.values()],
+        "output": [output],
+    }
+    used = {
+        role: list(dict.fromkeys(k for term in terms for k in term.layers if reader.layers[k].module is not None))
+        for role, terms in roles.items()
+    }
+    everywhere = [k for layers in used.values() for k in layers]
+    twice = next((k for k in everywhere if everywhere.count(k) > 1), None)
+    if twice is not None:
+        name = type(reader.layers[twice].module).__name__
+        raise NotRepresentableError(f"lift: one {name} module stands in two of W, V and K. Copy it.")
+    return used

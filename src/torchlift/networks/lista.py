@@ -1,0 +1,146 @@
+"""LISTA: the unrolled iterative soft-thresholding algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_size
+from torchlift.core.errors import invalid_value
+from torchlift.networks.base import Network
+from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.unrolled import Positive, Tied, as_operator, reference, set_learnable, starting_value
+from torchlift.operators import Compose, Context, Identity, LinearOperator, OperatorStack, Scaled, Sum
+from torchlift.prox import Identity as IdentityActivation
+from torchlift.prox import ProximalActivation, SoftThreshold
+
+
+class StepReport(NamedTuple):
+    """Whether one layer's step sizes still satisfy the convergence condition of the algorithm behind it."""
+
+    value: float
+    limit: float
+
+    @property
+    def satisfied(self) -> bool:
+        return self.value < self.limit
+
+
+class LISTA(Network):
+    """Unrolls the lasso ½‖H L u − y‖² + λ‖u‖₁ with x = L u.
+
+    Form "ista" starts at u_1 = L_1ᵀHᵀ y and takes T iterations, ends with N(y) = L_{T+2} u_{T+1}:
+
+        u_j = soft(u_{j-1} − γ_j L_jᵀHᵀ(H L_j u_{j-1} − y), γ_j λ_j),   j = 2, …, T + 1.
+
+    Form "coupled" learns B_j in place of γ L_jᵀHᵀ, starts at u_0 = 0 and keeps the L in H L shared:
+
+        u_j = soft(u_{j-1} + B_j (y − H L u_{j-1}), θ_j),   j = 1, …, T.
+
+    The matrices I − γ LᵀHᵀH L are applied, never formed. Steps and thresholds
+    are positive by parametrisation; γ starts below 1/‖H L‖², and where it
+    goes from there is reported by `convergence`, not enforced.
+
+    Args:
+        H: forward model, image → measurement; may depend on the sample through the context.
+        dictionary: L, code → image: an operator or a matrix.
+        iterations: T.
+        threshold: starting value of every λ_j.
+        step: starting value of every γ_j; 0.99/‖H L‖² by default.
+        form: "ista" or "coupled".
+        tied: whether all layers share their weights.
+        learnable: which of "dictionary", "threshold", "step" (or "coupling") are trained.
+        context: an example context, for the norm of an H that depends on the sample.
+
+    Reference: Gregor and LeCun, Learning fast approximations of sparse coding, ICML 2010;
+    coupled form: Chen, Liu, Wang and Yin, NeurIPS 2018.
+    """
+
+    def __init__(
+        self,
+        H: LinearOperator,
+        dictionary: LinearOperator | Tensor,
+        iterations: int,
+        *,
+        threshold: float = 0.1,
+        step: float | None = None,
+        form: str = "ista",
+        tied: bool = False,
+        learnable: Collection[str] | None = None,
+        context: Context = None,
+    ) -> None:
+        H = as_operator("LISTA H", H)
+        L = as_operator("LISTA dictionary", dictionary, out_shape=H.in_shape)
+        if form not in ("ista", "coupled"):
+            invalid_value("LISTA form", "'ista' or 'coupled'", repr(form))
+        super().__init__(H.out_shape, H.in_shape)
+        self.iterations = check_size("LISTA iterations", iterations)
+        self.form = form
+        A = H @ L
+        gamma = starting_value("LISTA step", step, 0.99 / A.norm_bound(context) ** 2)
+        weight = starting_value("LISTA threshold", threshold, 0.1)
+        count = 1 if tied else self.iterations
+        like = reference(L, H)
+        self.physics = OperatorStack([H], trainable=False)
+        if form == "ista":
+            self.dictionary = Tied(L, self.iterations + 2, tied)
+            self.threshold = Positive(weight, count, like)
+            self.step = Positive(gamma, count, like)
+            parts = {"dictionary": self.dictionary, "threshold": self.threshold, "step": self.step}
+        else:
+            self.dictionary = Tied(L, 1, True)
+            self.coupling = Tied(_dense(gamma, A, context), self.iterations, tied)
+            self.threshold = Positive(gamma * weight, count, like)
+            parts = {"dictionary": self.dictionary, "threshold": self.threshold, "coupling": self.coupling}
+        set_learnable("LISTA", parts, parts if learnable is None else learnable)
+
+    def operators(self) -> UnifiedForm:
+        return self._coupled() if self.form == "coupled" else self._ista()
+
+    def convergence(self, context: Context = None) -> list[StepReport]:
+        """γ_j against 1/‖H L_j‖² for every iteration of form "ista"."""
+        if self.form != "ista":
+            invalid_value("LISTA.convergence", "form 'ista'", repr(self.form), "Coupled weights have no step size.")
+        (H,) = self.physics.operators()
+        T = self.iterations
+        with torch.no_grad():
+            pairs = zip(self.dictionary.operators(T + 2)[1:-1], self.step.values(T), strict=True)
+            return [StepReport(float(gamma), 1 / (H @ L).norm_bound(context) ** 2) for L, gamma in pairs]
+
+    def _ista(self) -> UnifiedForm:
+        T = self.iterations
+        (H,) = self.physics.operators()
+        first, *inner, last = self.dictionary.operators(T + 2)
+        steps, weights = self.step.values(T), self.threshold.values(T)
+        # Constructors instead of @, + and *: torch.compile does not trace operators of user classes.
+        W: dict[tuple[int, int], LinearOperator] = {(0, 0): Compose(H, first).T}
+        activations: list[ProximalActivation] = [IdentityActivation()]
+        for j, (L, gamma, weight) in enumerate(zip(inner, steps, weights, strict=True), start=1):
+            A = Compose(H, L)
+            W[j, j] = Sum(Identity(A.in_shape), Scaled(Compose(A.T, A), -gamma))
+            W[j, 0] = Scaled(A.T, gamma)
+            activations.append(SoftThreshold(gamma * weight, validate=False))
+        return assemble(self.in_shape, W, [None] * (T + 1), activations, {T + 1: last}, like=self.like)
+
+    def _coupled(self) -> UnifiedForm:
+        T = self.iterations
+        (H,) = self.physics.operators()
+        (L,) = self.dictionary.operators(1)
+        A = Compose(H, L)
+        W: dict[tuple[int, int], LinearOperator] = {}
+        activations = []
+        for j, (B, theta) in enumerate(zip(self.coupling.operators(T), self.threshold.values(T), strict=True)):
+            W[j, 0] = B
+            if j > 0:
+                W[j, j] = Sum(Identity(A.in_shape), Scaled(Compose(B, A), -1.0))
+            activations.append(SoftThreshold(theta, validate=False))
+        return assemble(self.in_shape, W, [None] * T, activations, {T: L}, like=self.like)
+
+
+def _dense(gamma: float, A: LinearOperator, context: Context) -> LinearOperator:
+    """γ Aᵀ as a matrix with weights of its own, on flattened samples."""
+    matrix = gamma * A.to_dense(context).T
+    return as_operator("LISTA coupling", matrix.contiguous(), in_shape=A.out_shape, out_shape=A.in_shape)

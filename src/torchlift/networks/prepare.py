@@ -1,0 +1,113 @@
+"""Makes a private, plain copy of an `nn.Sequential`: nested ones flattened, batch norms folded, dropout gone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from torchlift.core.errors import NotRepresentableError
+from torchlift.networks.modules import Residual
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+
+
+def prepare(module: nn.Sequential) -> nn.Sequential:
+    """An equivalent `nn.Sequential` that shares nothing with `module`."""
+    _refuse_shared_parameters(module)
+    return nn.Sequential(*_fold(_flatten(copy.deepcopy(module), "")))
+
+
+def refuse(where: str, module: nn.Module, reason: str, hint: str = "") -> NoReturn:
+    """Raise the error for a module that the unified form cannot hold."""
+    text = f"module {where} ({type(module).__name__}) cannot be lifted: {reason}."
+    raise NotRepresentableError(f"{text} {hint}" if hint else text)
+
+
+def _flatten(sequential: nn.Sequential, prefix: str) -> list[tuple[str, nn.Module]]:
+    """Leaf modules with their positions; inactive ones are dropped, residual branches prepared."""
+    leaves: list[tuple[str, nn.Module]] = []
+    for position, module in enumerate(sequential):  # named_children would skip a module used twice
+        where = f"{prefix}{position}"
+        if isinstance(module, nn.Sequential):
+            leaves.extend(_flatten(module, f"{where}."))
+        elif isinstance(module, _DROPOUTS):
+            if module.training and module.p > 0:
+                refuse(where, module, "dropout is random in training mode", "Call `.eval()` first or remove it.")
+        elif isinstance(module, Residual):
+            branch = _fold(_flatten(module.branch, f"{where}.branch."))
+            leaves.append((where, Residual(*branch, step=module.step)))
+        else:
+            leaves.append((where, module))
+    return leaves
+
+
+def _fold(leaves: list[tuple[str, nn.Module]]) -> list[nn.Module]:
+    """Fold each batch norm into the affine module before it, else into one that stands for it."""
+    modules: list[nn.Module] = []
+    for where, module in leaves:
+        if not isinstance(module, _BATCH_NORMS):
+            modules.append(module)
+        elif module.training or module.running_mean is None:
+            hint = "Call `.eval()` first." if module.training else "It keeps no running statistics."
+            refuse(where, module, "batch norm mixes the samples of a batch unless it is in eval mode", hint)
+        elif modules and _foldable(modules[-1], module):
+            modules[-1] = _fused(modules[-1], module)
+        else:
+            modules.extend(_as_affine(module))
+    return modules
+
+
+def _foldable(module: nn.Module, norm: nn.Module) -> bool:
+    wanted = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
+    return isinstance(module, wanted)
+
+
+def _fused(module: Any, norm: Any) -> nn.Module:
+    training = module.training
+    module.eval()  # torch's fusion insists on it; a linear or convolution module does not care
+    if isinstance(module, nn.Linear):
+        fused: Any = fuse_linear_bn_eval(module, norm)
+    else:
+        fused = fuse_conv_bn_eval(module, norm, transpose=isinstance(module, nn.ConvTranspose2d))
+    fused.bias.requires_grad_(fused.weight.requires_grad)  # torch freezes a bias that fusion had to add
+    return fused.train(training)
+
+
+def _as_affine(norm: Any) -> list[nn.Module]:
+    """A batch norm with no affine module before it, as a 1 × 1 convolution of each channel alone."""
+    scale, shift = _scale_and_shift(norm)
+    count = norm.num_features
+    module = nn.Conv2d(count, count, 1, groups=count, dtype=scale.dtype, device=scale.device)
+    with torch.no_grad():
+        module.weight.copy_(scale.reshape(count, 1, 1, 1))
+        module.get_parameter("bias").copy_(shift)
+    if isinstance(norm, nn.BatchNorm2d):
+        return [module]
+    return [nn.Unflatten(1, (count, 1, 1)), module, nn.Flatten()]
+
+
+def _scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach()
+    shift = -norm.running_mean * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.detach()
+    return scale, shift
+
+
+def _refuse_shared_parameters(module: nn.Module) -> None:
+    """One module used twice is fine; one tensor in two modules is not."""
+    owner: dict[int, str] = {}
+    for where, child in module.named_modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            path = f"{where}.{name}"
+            if owner.setdefault(id(parameter), path) != path:
+                refuse(
+                    where, child, f"{path} is the same tensor as {owner[id(parameter)]}", "Share the module instead."
+                )

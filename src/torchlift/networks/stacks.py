@@ -1,0 +1,72 @@
+"""Layers of equal shape in one parameter each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.operators import Dense, LinearOperator, OperatorStack
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A linear operator with the module it came from (None where it has no weights)."""
+
+    operator: LinearOperator
+    module: Any = None
+
+
+class AffineStack(nn.Module):
+    """Affine maps x ↦ A_j x + b_j of one shape, with all A_j in one parameter and all b_j in another."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        trainable = layers[0].module.weight.requires_grad
+        self.linear = OperatorStack([layer.operator for layer in layers], trainable=True).requires_grad_(trainable)
+        self.bias = None
+        if layers[0].module.bias is not None:
+            stacked = torch.stack([_spread(layer.module.bias.detach(), layer) for layer in layers])
+            self.bias = nn.Parameter(stacked, requires_grad=layers[0].module.bias.requires_grad)
+
+    def maps(self) -> Iterable[tuple[LinearOperator, Tensor | None]]:
+        """Operator and bias of each layer."""
+        operators = self.linear.operators()
+        biases = [None] * len(operators) if self.bias is None else self.bias.unbind(0)
+        return zip(operators, biases, strict=True)
+
+
+def maps_of(stacks: nn.Module) -> list[list[tuple[LinearOperator, Tensor | None]]]:
+    """Operator and bias of each layer of each stack, at the current parameters."""
+    return [list(cast("AffineStack", stack).maps()) for stack in stacks.children()]
+
+
+def stack_layers(layers: Sequence[Layer]) -> tuple[nn.ModuleList, list[tuple[int, int]]]:
+    """Stacks of neighbouring dense layers of equal shape, and the place (stack, index) of each layer."""
+    stacks: list[list[Layer]] = []
+    places = []
+    for layer in layers:
+        if stacks and _stackable(stacks[-1][-1], layer):
+            stacks[-1].append(layer)
+        else:
+            stacks.append([layer])
+        places.append((len(stacks) - 1, len(stacks[-1]) - 1))
+    return nn.ModuleList([AffineStack(stack) for stack in stacks]), places
+
+
+def _stackable(one: Layer, other: Layer) -> bool:
+    """Dense layers of equal shape that are trained, or frozen, together."""
+
+    def kind(layer: Layer) -> tuple:
+        weight, bias = layer.module.weight, layer.module.bias
+        return weight.shape, weight.requires_grad, bias is not None and (True, bias.requires_grad)
+
+    return isinstance(one.operator, Dense) and isinstance(other.operator, Dense) and kind(one) == kind(other)
+
+
+def _spread(bias: Tensor, layer: Layer) -> Tensor:
+    """A bias per channel, shaped to broadcast over the image."""
+    return bias.reshape(-1, *[1] * (len(layer.operator.out_shape) - 1))

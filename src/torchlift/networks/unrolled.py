@@ -1,0 +1,88 @@
+"""What LISTA and primal-dual networks share: forward models, learnable operators, positive scalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.checks import Shape, check_positive, check_tensor
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.operators import Dense, LinearOperator, OperatorStack, Reshape
+
+
+class Positive(nn.Module):
+    """`count` positive numbers, learned through their logarithms so that they stay positive."""
+
+    def __init__(self, value: float, count: int, like: Tensor) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.full((count,), math.log(value), dtype=like.dtype, device=like.device))
+
+    def values(self, count: int) -> tuple[Tensor, ...]:
+        """One 0-d tensor per layer; a single number serves all of them."""
+        numbers = self.log.exp().unbind(0)
+        return numbers if len(numbers) == count else numbers * count
+
+
+class Tied(nn.Module):
+    """`count` copies of a linear operator with their own weights, or one that all layers share."""
+
+    def __init__(self, operator: LinearOperator, count: int, tied: bool) -> None:
+        super().__init__()
+        self.stack = OperatorStack([operator] * (1 if tied else count), trainable=True)
+
+    def operators(self, count: int) -> tuple[LinearOperator, ...]:
+        operators = self.stack.operators()
+        return operators if len(operators) == count else operators * count
+
+
+def as_operator(
+    where: str, value: object, in_shape: Shape | None = None, out_shape: Shape | None = None
+) -> LinearOperator:
+    """A linear operator from one, or from a matrix acting on flattened samples of the given shape."""
+    if isinstance(value, LinearOperator):
+        operator = value
+    elif isinstance(value, Tensor):
+        matrix = check_tensor(where, value)
+        if matrix.ndim != 2:
+            invalid_value(where, "a matrix", f"a tensor of shape {tuple(matrix.shape)}")
+        operator = _on_samples(Dense(matrix), in_shape, out_shape)
+    else:
+        invalid_type(where, "a LinearOperator or a matrix", value)
+    for name, wanted, got in (("input", in_shape, operator.in_shape), ("output", out_shape, operator.out_shape)):
+        if wanted is not None and wanted != got:
+            invalid_value(where, f"{name} shape {wanted}", got)
+    return operator
+
+
+def _on_samples(dense: Dense, in_shape: Shape | None, out_shape: Shape | None) -> LinearOperator:
+    """Reshape around a matrix where samples are images and the sizes agree."""
+    operator: LinearOperator = dense
+    if in_shape is not None and len(in_shape) > 1 and math.prod(in_shape) == dense.in_shape[0]:
+        operator = operator @ Reshape(in_shape, dense.in_shape)
+    if out_shape is not None and len(out_shape) > 1 and math.prod(out_shape) == dense.out_shape[0]:
+        operator = Reshape(dense.out_shape, out_shape) @ operator
+    return operator
+
+
+def starting_value(where: str, given: float | None, default: float) -> float:
+    return default if given is None else check_positive(where, given)
+
+
+def set_learnable(where: str, parts: dict[str, nn.Module], learnable: Collection[str]) -> None:
+    """Freeze every part that is not named in `learnable`."""
+    unknown = sorted(set(learnable) - set(parts))
+    if isinstance(learnable, str) or unknown:
+        invalid_value(f"{where} learnable", f"names among {sorted(parts)}", learnable if unknown == [] else unknown)
+    for name, part in parts.items():
+        part.requires_grad_(name in learnable)
+
+
+def reference(*operators: LinearOperator) -> Tensor:
+    """A tensor whose dtype and device the scalars of a network follow."""
+    for operator in operators:
+        for tensor in operator.tensors().values():
+            return tensor
+    return torch.empty(0)
