@@ -1,0 +1,116 @@
+"""Choose the subcommand, read its options, and turn errors into one line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from torchlift import __version__
+from torchlift.cli.command import Command
+from torchlift.cli.demo import Demo
+from torchlift.cli.info import Info
+from torchlift.core.errors import InvalidValueError, TorchliftError, message
+
+COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info)}
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = "│╭╮╰╯─ "
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line. Errors made on purpose, and those of files, become one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without σ shows ?, not a traceback
+    try:
+        _dispatch(list(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has had enough; nothing is left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (TorchliftError, OSError) as error:
+        if "--debug" in arguments:
+            raise
+        print(f"torchlift: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("torchlift: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _dispatch(arguments: list[str]) -> None:
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help", "help"):
+        print(_overview())
+    elif name == "--version":
+        print(f"torchlift {__version__}")
+    else:
+        command = _parse(_choose(name), arguments[1:])
+        if command is not None:
+            command.run()
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {_summary(command)}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: torchlift COMMAND [options]",
+            "",
+            "Lifted training and stable inversion of neural networks.",
+            "",
+            *lines,
+            "",
+            "'torchlift COMMAND --help' lists the options; 'torchlift --version' prints the version.",
+        ]
+    )
+
+
+def _summary(command: type[Command]) -> str:
+    return (command.__doc__ or "").splitlines()[0]
+
+
+def _choose(name: str) -> type[Command]:
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift --help'."
+        raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
+    return COMMANDS[name]
+
+
+def _parse(kind: type[Command], arguments: list[str]) -> Command | None:
+    """The subcommand with its options, or None when only its help was printed.
+
+    tyro explains bad options in a framed box and exits; the explanation is kept, in one line.
+    """
+    program, complaint = f"torchlift {kind.name}", io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=program, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    except SystemExit as stop:
+        if not stop.code:
+            return None
+        text = _first_section(complaint.getvalue()) or "bad options"
+        raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. Try '{program} --help'.") from None
+
+
+def _first_section(box: str) -> str:
+    """The text of a framed box up to its first ruled line."""
+    words: list[str] = []
+    for line in _COLOURS.sub("", box).splitlines():
+        content = line.strip(_FRAME)
+        if line.startswith("╭"):
+            continue
+        if not content:
+            break
+        words += content.split()
+    return " ".join(words)

@@ -1,0 +1,49 @@
+"""What every subcommand shares: collect a record, then print it or save it."""
+
+from __future__ import annotations
+
+import json as json_format
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import tyro
+from rich.console import Console
+
+Record = dict[str, Any]
+"""What a subcommand found out, made of values that JSON knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(ABC):
+    """A subcommand; its fields are its options."""
+
+    name: ClassVar[str]
+
+    json: bool = False
+    """Print one JSON object for machines instead of text."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Also save the JSON object in this folder."""
+    debug: bool = False
+    """On an error, show where it came from."""
+
+    @abstractmethod
+    def collect(self) -> Record:
+        """Do the work."""
+
+    @abstractmethod
+    def show(self, record: Record, console: Console) -> None:
+        """Print the record for people."""
+
+    def run(self) -> None:
+        """Do the work and give it out in the form that was asked for."""
+        record = self.collect()
+        text = json_format.dumps(record, indent=2, allow_nan=False)
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            (self.out / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+        if self.json:
+            print(text)
+        else:
+            self.show(record, Console(highlight=False, markup=False))

@@ -1,0 +1,161 @@
+"""The command: it works, it speaks JSON, and it answers bad input with one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchlift
+from torchlift.cli import info, main
+from torchlift.cli.app import COMMANDS
+
+
+@pytest.fixture(autouse=True)
+def _no_full_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHLIFT_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(list(arguments))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_overview_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, out, err = run(capsys, command, "--help")
+    assert (status, err) == (0, "")
+    assert f"usage: torchlift {command}" in out
+    for option in ("--json", "--out DIR", "--debug"):
+        assert option in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"torchlift {torchlift.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["inof"], "Did you mean 'info'?"),
+        (["qqq"], "expected one of demo, info, got 'qqq'"),
+        (["--json"], "expected one of demo, info, got '--json'"),
+        (["info", "--jsn"], "--jsn"),
+        (["info", "surplus"], "surplus"),
+        (["info", "--out"], "--out"),
+        (["demo", "--images", "many"], "--images"),
+        (["demo", "--images", "0"], "a whole number >= 1, got 0"),
+        (["demo", "--images", "1001"], "at most 1000, got 1001"),
+        (["demo", "--seed", "-1"], "a whole number from 0"),
+    ],
+)
+def test_bad_input_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("torchlift: ")
+    assert err.count("\n") == 1
+    assert reason in err
+
+
+def test_unusable_folder_gets_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    status, out, err = run(capsys, "info", "--out", str(tmp_path / "file"))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    with pytest.raises(torchlift.core.errors.InvalidValueError):
+        main(["demo", "--images", "0", "--debug"])
+
+
+def test_info_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, out, err = run(capsys, "info", "--json", "--out", str(tmp_path / "new" / "folder"))
+    assert (status, err) == (0, "")
+    record = json.loads(out)
+    assert record == json.loads((tmp_path / "new" / "folder" / "info.json").read_text(encoding="utf-8"))
+    assert record["versions"]["torchlift"] == torchlift.__version__
+    assert record["versions"]["torch"].startswith("2.")
+    assert record["machine"]["matmul_gflops"] > 0
+    assert "cpu" in record["machine"]["devices"]
+    assert record["data"]["digits"] == "5000 train, 500 validation, 1000 test (checksums match)"
+    assert str(tmp_path / "nowhere") in record["data"]["mnist"]
+    assert set(record["extras"]) == {"plot", "report", "tensorboard", "deepinv"}
+
+
+def test_info_text(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "info")
+    assert (status, err) == (0, "")
+    assert "processor" in out
+    assert "checksums match" in out
+
+
+def test_absent_extras_say_how_to_install_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(info.EXTRAS, "report", "no-such-package")
+    _, out, _ = run(capsys, "info")
+    assert 'absent; pip install "torchlift[report]"' in out
+
+
+def test_info_finds_the_full_set(
+    capsys: pytest.CaptureFixture[str], full_mnist_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHLIFT_DATA", str(full_mnist_path))
+    _, out, _ = run(capsys, "info", "--json")
+    assert json.loads(out)["data"]["mnist"] == f"{full_mnist_path} (checksums match)"
+
+
+def test_demo_json_shows_that_every_network_has_the_unified_form(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "demo", "--json", "--images", "3")
+    assert (status, err) == (0, "")
+    rows = json.loads(out)["networks"]
+    assert len(rows) >= 7
+    for row in rows:
+        assert row["coupling"] < 1e-10
+        assert row["activation"] < 1e-10
+        assert row["plain"] is None or row["plain"] < 1e-10
+        assert row["depth"] >= 1
+
+
+def test_demo_text(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "demo", "--images", "3")
+    assert (status, err) == (0, "")
+    for name in ("Perceptron", "Shallow", "MLP", "ResNet", "LISTA", "PrimalDual", "autoencoder"):
+        assert name in out
+    assert "W =" in out
+
+
+def test_module_and_script_are_the_same_command() -> None:
+    script = Path(sys.executable).with_name("torchlift")
+    for command in ([sys.executable, "-m", "torchlift"], [str(script)]):
+        done = subprocess.run([*command, "inof"], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "Did you mean 'info'?" in done.stderr
+
+
+def test_a_terminal_without_greek_letters_is_enough() -> None:
+    command = [sys.executable, "-m", "torchlift", "demo", "--images", "1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Perceptron" in done.stdout
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"'{sys.executable}' -m torchlift info --json | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""

@@ -1,0 +1,58 @@
+"""What all tests share: one thread, fixed seeds, repeatable hypothesis, fixtures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before torch is imported: several pytest workers share the machine, and one
+# thread gives the same numbers however many workers there are.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The default run tries the same examples every time. `HYPOTHESIS_PROFILE=explore`
+# searches with new ones.
+_QUIET = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture)
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, max_examples=50, suppress_health_check=_QUIET
+)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=500, suppress_health_check=_QUIET)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """Each test starts from the same random state, whatever ran before it."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 (other libraries draw from the old global stream)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded source of random numbers."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def full_mnist_path() -> Path:
+    """The folder of the full MNIST set; tests that need it are skipped without it."""
+    named = os.environ.get("TORCHLIFT_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "mnist"
+    if not (folder / "train-images-idx3-ubyte.gz").is_file():
+        pytest.skip(f"full MNIST is not in {folder}; set TORCHLIFT_DATA to its folder")
+    return folder

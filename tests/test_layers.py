@@ -1,0 +1,157 @@
+"""The import layers: folders depend on lower folders only.
+
+The table is the architecture (see CONTRIBUTING.md). Imports under
+`if TYPE_CHECKING:` count too: a base that must name a leaf's type knows too
+much about it, even if nothing is loaded. Imports inside functions count for
+the same reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "torchlift"
+
+LAYERS = {
+    "core": 0,
+    "prox": 1,
+    "operators": 1,
+    "distributed": 1,
+    "checkpoint": 1,
+    "networks": 2,
+    "liftings": 2,
+    "losses": 2,
+    "engine": 2,
+    "solvers": 2,
+    "imaging": 2,
+    "objective": 3,
+    "training": 4,
+    "inversion": 4,
+    "experiments": 5,
+    "cli": 5,
+    "__main__": 6,
+}
+"""A part may import lower layers and itself; parts of one layer never import each other."""
+
+SIDE = {"plot": {"core"}, "report": {"core"}}
+"""Parts beside the layers, and all that they may import. Only the top layer may import them."""
+
+TOP = 5
+
+
+def violations(source: Path) -> list[str]:
+    """Every import in the package at `source` that goes against the table."""
+    found: list[str] = []
+    for file in sorted(source.rglob("*.py")):
+        relative = file.relative_to(source)
+        part = relative.parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue  # the package's front door shows everything
+        for line, target in imported_parts(file, relative, source.name):
+            if not allowed(part, target):
+                found.append(f"{relative}:{line}: {part} must not import {target}")
+    return found
+
+
+def allowed(part: str, target: str) -> bool:
+    if part == target:
+        return True
+    if part in SIDE:
+        return target in SIDE[part]
+    if part not in LAYERS:
+        return False
+    if target == "":  # `import torchlift`, the front door, reaches everything
+        return LAYERS[part] >= TOP
+    if target in SIDE:
+        return LAYERS[part] >= TOP
+    return target in LAYERS and LAYERS[target] < LAYERS[part]
+
+
+def imported_parts(file: Path, relative: Path, package: str) -> Iterator[tuple[int, str]]:
+    """(line, part) of each import from our own package; the part "" is the package itself."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = from_names(node, relative, package)
+        else:
+            continue
+        for name in names:
+            root, _, rest = name.partition(".")
+            if root == package:
+                yield node.lineno, rest.partition(".")[0]
+
+
+def from_names(node: ast.ImportFrom, relative: Path, package: str) -> list[str]:
+    """The full names behind `from x import y`; relative imports are made absolute."""
+    base = node.module or ""
+    if node.level:
+        folders = [package, *relative.parts[:-1]]
+        base = ".".join([*folders[: len(folders) - node.level + 1], *([base] if base else [])])
+    if base != package:
+        return [base]
+    return [f"{package}.{alias.name}" if is_part(alias.name) else package for alias in node.names]
+
+
+def is_part(name: str) -> bool:
+    return name in LAYERS or name in SIDE
+
+
+def test_every_import_goes_down() -> None:
+    assert violations(SOURCE) == []
+
+
+def test_every_part_has_a_layer() -> None:
+    parts = {p.name.removesuffix(".py") for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__"} <= LAYERS.keys() | SIDE.keys()
+
+
+GOOD = {
+    "prox/relu.py": "from torchlift.prox.base import ProximalActivation\nimport torch",
+    "networks/mlp.py": "from torchlift import operators\nfrom torchlift.prox import ReLU",
+    "cli/report.py": "from torchlift import __version__, report\nimport torchlift",
+    "report/table.py": "from torchlift.core.errors import DataError",
+    "__init__.py": "from torchlift.networks import MLP",
+}
+
+BAD = {
+    "a base imports a leaf": ("core/checks.py", "from torchlift.prox import ReLU"),
+    "siblings": ("networks/mlp.py", "import torchlift.liftings.bregman"),
+    "from the package": ("solvers/admm.py", "from torchlift import networks"),
+    "the front door": ("prox/relu.py", "import torchlift as tl"),
+    "a name of the front door": ("imaging/noise.py", "from torchlift import ReLU"),
+    "relative": ("losses/huber.py", "from ..networks.mlp import MLP"),
+    "relative to the package": ("losses/huber.py", "from .. import engine"),
+    "inside a function": ("operators/dense.py", "def f():\n    from torchlift.solvers import ADMM"),
+    "for types only": (
+        "operators/dense.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torchlift.objective import Objective",
+    ),
+    "report sees more than core": ("report/table.py", "from torchlift.training import train"),
+    "a low part reports": ("training/loop.py", "from torchlift.report import table"),
+    "a part without a layer": ("misc/tools.py", "from torchlift.core import errors"),
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = folder / "torchlift" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return folder / "torchlift"
+
+
+def test_the_checker_accepts_what_is_right(tmp_path: Path) -> None:
+    assert violations(write(tmp_path, GOOD)) == []
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_the_checker_catches(case: str, tmp_path: Path) -> None:
+    name, text = BAD[case]
+    found = violations(write(tmp_path, {**GOOD, name: text}))
+    assert len(found) == 1
+    assert found[0].startswith(name)

@@ -1,0 +1,105 @@
+"""The package as a whole: light to import, safe, typed, and of one version."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchlift
+
+SOURCE = Path(torchlift.__file__).parent
+
+HEAVY = {"matplotlib", "plotly", "rich", "sklearn", "skimage", "tensorboard", "torchmetrics", "torchvision", "tyro"}
+"""Loaded only by the functions that need them."""
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light() -> None:
+    loaded = run_python(
+        "import sys, json, torch; before = set(sys.modules); import torchlift;"
+        "print(json.dumps(sorted({n.partition('.')[0] for n in set(sys.modules) - before})))"
+    )
+    assert set(json.loads(loaded)) & HEAVY == set()
+
+
+def test_import_is_fast() -> None:
+    # Measured inside the process, after torch, so that torch's own seconds and the
+    # start of Python stay out; the median of three still moves with a busy machine,
+    # hence a limit far above the usual time.
+    code = "import time, torch; start = time.perf_counter(); import torchlift; print(time.perf_counter() - start)"
+    seconds = statistics.median(float(run_python(code)) for _ in range(3))
+    print(f"import torchlift, beyond torch: {1000 * seconds:.0f} ms")
+    assert seconds < 0.4
+
+
+def test_one_version(repository: Path) -> None:
+    version = torchlift.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert importlib.metadata.version("torchlift") == version, "reinstall: pip install -c constraints.txt -e ."
+    assert f"\nversion: {version}\n" in (repository / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## [{version}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_readme_example_runs(repository: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (repository / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 1
+    assert "W =" in run_python(blocks[0])
+
+
+def test_typed_and_complete() -> None:
+    assert (SOURCE / "py.typed").is_file()
+    assert len(list((SOURCE / "imaging" / "data").glob("*.gz"))) == 6
+
+
+def test_constraints_name_plain_versions(repository: Path) -> None:
+    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert "torch==2.13.0" in pins
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", pin) for pin in pins)
+
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "torch.save", "np.load", "os.system"}
+
+
+def unsafe(code: str) -> list[str]:
+    """Imports and calls that could run what a file contains."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.partition(".")[0] in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES or name in FORBIDDEN_CALLS]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
+            found.append(ast.unparse(node.func))
+    return found
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    found = {str(file.relative_to(SOURCE)): unsafe(file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "code", ["import pickle", "from pickle import loads", "torch.load(f)", "from torch import load", "x = eval('1')"]
+)
+def test_the_safety_check_can_fail(code: str) -> None:
+    assert len(unsafe(code)) == 1
+
+
+def test_the_safety_check_accepts_methods() -> None:
+    assert unsafe("model.eval(); re.compile('x'); torch.compile(f); json.load(f)") == []
