@@ -20,6 +20,7 @@ LAYERS = {
     "core": 0,
     "prox": 1,
     "operators": 1,
+    "regularisers": 1,
     "distributed": 1,
     "checkpoint": 1,
     "networks": 2,
@@ -32,8 +33,8 @@ LAYERS = {
     "training": 4,
     "inversion": 4,
     "experiments": 5,
-    "cli": 5,
-    "__main__": 6,
+    "cli": 6,
+    "__main__": 7,
 }
 """A part may import lower layers and itself; parts of one layer never import each other."""
 

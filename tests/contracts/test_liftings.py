@@ -1,0 +1,407 @@
+"""What every lifting promises, on every activation. A newcomer in `LIFTINGS` inherits all of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from torchlift.core.errors import InvalidValueError
+from torchlift.liftings import LIFTINGS, Bregman, Fenchel, Lifting
+from torchlift.liftings.fenchel import WRITTEN
+from torchlift.prox import ACTIVATIONS, ProximalActivation
+
+EXAMPLES = {
+    f"{name}-{index}": activation
+    for name, cls in ACTIVATIONS.items()
+    for index, activation in enumerate(cls.examples())
+}
+
+
+def defined(name: str, activation: ProximalActivation) -> bool:
+    """The full matrix has two kinds of holes: B_σ that is not written out, and the hard constraint."""
+    return name != "fenchel" or type(activation) in WRITTEN
+
+
+def pairs(*names: str):
+    """All (lifting, activation) of the named liftings, each on all activations it is defined for."""
+    cases = [
+        pytest.param(name, activation, id=f"{name}-{label}")
+        for name in names
+        for label, activation in EXAMPLES.items()
+        if defined(name, activation)
+    ]
+    return pytest.mark.parametrize(("name", "activation"), cases)
+
+
+# A newcomer appears here by itself, and fails until its smooth and nonsmooth parts are written down below.
+PENALTIES = tuple(name for name, cls in LIFTINGS.items() if not cls.hard)
+BICONVEX = ("bregman", "fenchel")
+ZERO_AT_AGREEMENT = (*BICONVEX, "mac-qp")
+QUADRATIC = ("classical", "contrastive")
+CONVEX = tuple(name for name in PENALTIES if name != "mac-qp")
+
+every = pairs(*PENALTIES)
+quick = settings(max_examples=4, deadline=None, derandomize=True)
+shapes = st.sampled_from([(1, 3), (4, 3), (2, 4, 3)])  # three channels, for the per-channel thresholds
+values = shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=st.floats(-6, 6)).map(torch.from_numpy))
+seeds = st.integers(0, 2**31 - 1)
+weights = st.sampled_from([1.0, 0.3, 7.0])
+
+
+def normal(like: Tensor, seed: int, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(like.shape, dtype=like.dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def inside(activation: ProximalActivation, like: Tensor, seed: int) -> Tensor:
+    """A random point of the domain of Ψ."""
+    return activation(normal(like, seed, 3.0))
+
+
+def squared(activation: ProximalActivation, x: Tensor) -> Tensor:
+    return activation.reduce(x * x)
+
+
+def rounding(activation: ProximalActivation, z: Tensor, v: Tensor, weight: float = 1.0) -> Tensor:
+    """What double precision may lose in the largest terms that a penalty adds up."""
+    return 1e-13 * weight * (1 + squared(activation, v) + squared(activation, z) + activation.psi(z).abs())
+
+
+def smooth_part(name: str, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float) -> Tensor:
+    """The part of D that is smooth in z, up to a function of v alone, from the textbook."""
+    if name in BICONVEX:
+        return weight * activation.reduce(0.5 * z * z - z * v)
+    if name == "mac-qp":
+        return 0.5 * weight * squared(activation, z - activation(v))
+    return 0.5 * weight * squared(activation, z - v)
+
+
+def nonsmooth_part(name: str, activation: ProximalActivation, z: Tensor, weight: float) -> Tensor:
+    if name in BICONVEX:
+        return weight * activation.psi(z)
+    if name == "mac-qp":
+        return torch.zeros_like(activation.reduce(z))
+    return activation.psi(z)
+
+
+def textbook(name: str, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float) -> Tensor:
+    """D from its definition."""
+    if name in BICONVEX:
+        return weight * (activation.phi(z) + activation.conjugate(v) - activation.reduce(z * v))
+    return smooth_part(name, activation, z, v, weight) + nonsmooth_part(name, activation, z, weight)
+
+
+def test_every_penalty_has_its_textbook() -> None:
+    assert set(PENALTIES) == {"bregman", "classical", "contrastive", "fenchel", "mac-qp"}
+
+
+@every
+@quick
+@given(v=values, seed=seeds, weight=weights)
+def test_value_is_the_textbook(name: str, activation: ProximalActivation, v: Tensor, seed: int, weight: float) -> None:
+    z = inside(activation, v, seed)
+    value = LIFTINGS[name]().value(activation, z, v, weight)
+    assert value.shape == activation.reduce(v).shape
+    error = (value - textbook(name, activation, z, v, weight)).abs()
+    assert (error <= rounding(activation, z, v, weight)).all()
+
+
+@pairs(*ZERO_AT_AGREEMENT)
+@quick
+@given(v=values, seed=seeds)
+def test_zero_at_agreement_and_not_below(name: str, activation: ProximalActivation, v: Tensor, seed: int) -> None:
+    lifting = LIFTINGS[name]()
+    p, z = activation(v), inside(activation, v, seed)
+    at_agreement = lifting.value(activation, p, v, 2.0)
+    # Fenchel adds and subtracts the written terms, so it vanishes to rounding; the other two exactly.
+    tolerance = rounding(activation, p, v) if name == "fenchel" else 0.0
+    assert (at_agreement.abs() <= tolerance).all()
+    assert (lifting.value(activation, z, v, 2.0) >= -rounding(activation, z, v)).all()
+    for near in (p + 0.1 * (z - p), p + 1e-3 * (z - p)):
+        assert (lifting.value(activation, near, v, 2.0) >= -rounding(activation, near, v)).all()
+
+
+@pairs(*ZERO_AT_AGREEMENT)
+@quick
+@given(v=values, seed=seeds, weight=weights)
+def test_at_least_the_squared_distance(
+    name: str, activation: ProximalActivation, v: Tensor, seed: int, weight: float
+) -> None:
+    z = inside(activation, v, seed)
+    bound = 0.5 * weight * squared(activation, z - activation(v))
+    value = LIFTINGS[name]().value(activation, z, v, weight)
+    assert (value >= bound - rounding(activation, z, v, weight)).all()
+
+
+@every
+@quick
+@given(v=values, seed=seeds, weight=weights)
+def test_the_declared_minimiser_over_z(
+    name: str, activation: ProximalActivation, v: Tensor, seed: int, weight: float
+) -> None:
+    """σ(v), and for the classical energy prox_{Ψ/μ}(v), which is σ(v) for μ = 1."""
+    lifting = LIFTINGS[name]()
+    p = activation(v) if name in ZERO_AT_AGREEMENT or weight == 1.0 else activation.prox(v, 1 / weight)
+    least = lifting.value(activation, p, v, weight)
+    for share in (1.0, 0.3, 1e-2):
+        c = p + share * (inside(activation, v, seed) - p)
+        margin = lifting.value(activation, c, v, weight) - least - 0.5 * weight * squared(activation, c - p)
+        assert (margin >= -10 * rounding(activation, c, v, max(weight, 1))).all()
+
+
+@pairs("fenchel")
+@quick
+@given(v=values, seed=seeds, weight=weights)
+def test_fenchel_is_bregman(name: str, activation: ProximalActivation, v: Tensor, seed: int, weight: float) -> None:
+    z = inside(activation, v, seed)
+    fenchel, bregman = Fenchel(), Bregman()
+    torch.testing.assert_close(
+        fenchel.value(activation, z, v, weight), bregman.value(activation, z, v, weight), rtol=1e-12, atol=1e-12
+    )
+    outside = z - 20 * torch.ones_like(z)
+    assert torch.equal(
+        fenchel.value(activation, outside, v, weight).isinf(), bregman.value(activation, outside, v, weight).isinf()
+    )
+    for ours, theirs in zip(
+        fenchel.gradients(activation, z, v.clone(), weight),
+        bregman.gradients(activation, z, v.clone(), weight),
+        strict=True,
+    ):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_check_refuses_exactly_the_undefined(name: str) -> None:
+    lifting, x = LIFTINGS[name](), torch.zeros(2, 3)
+    for activation in EXAMPLES.values():
+        if defined(name, activation):
+            lifting.check(activation)
+            continue
+        for call in (lambda a: lifting.check(a), lambda a: lifting.value(a, x, x, 1.0)):
+            with pytest.raises(InvalidValueError, match=r"Fenchel: expected .*SoftThreshold.* Try Bregman\(mu\)"):
+                call(activation)
+
+
+@every
+@quick
+@given(v=values, seed=seeds, weight=weights)
+def test_gradients_against_autograd(
+    name: str, activation: ProximalActivation, v: Tensor, seed: int, weight: float
+) -> None:
+    lifting = LIFTINGS[name]()
+    z, v = inside(activation, v, seed).requires_grad_(), v.clone().requires_grad_()
+    (wanted_z,) = torch.autograd.grad(smooth_part(name, activation, z, v.detach(), weight).sum(), z)
+    (wanted_v,) = torch.autograd.grad(textbook(name, activation, z.detach(), v, weight).sum(), v)
+    (of_value,) = torch.autograd.grad(lifting.value(activation, z.detach(), v, weight).sum(), v)
+    with torch.no_grad():
+        grad_z, grad_v = lifting.grad_z(activation, z, v, weight), lifting.grad_v(activation, z, v, weight)
+    close = {"rtol": 1e-10, "atol": 1e-10 * weight}
+    torch.testing.assert_close(grad_z, wanted_z, **close)
+    torch.testing.assert_close(grad_v, wanted_v, **close)
+    if name != "fenchel":  # whose written terms have kinks of their own, where autograd must choose a side
+        torch.testing.assert_close(grad_v, of_value, **close)
+
+
+@every
+@quick
+@given(v=values, seed=seeds)
+def test_gradients_against_finite_differences(name: str, activation: ProximalActivation, v: Tensor, seed: int) -> None:
+    lifting, h = LIFTINGS[name](), 1e-5
+    z, direction = inside(activation, v, seed), normal(v, seed + 1).clamp(-2, 2)
+    if name == "mac-qp":
+        v = normal(v, seed + 2, 2.0)  # a generic point: this gradient jumps at the kinks of σ
+
+    def value(step: float) -> Tensor:
+        return lifting.value(activation, z, v + step * direction, 1.0)
+
+    slope = (value(h) - value(-h)) / (2 * h)
+    wanted = activation.reduce(lifting.grad_v(activation, z, v, 1.0) * direction)
+    # The gradient in v of the convex liftings is 1-Lipschitz, which bounds the error of the difference.
+    bound = 1e-6 * (1 + squared(activation, v) + squared(activation, z)) + h * squared(activation, direction)
+    assert ((slope - wanted).abs() <= bound).all()
+
+    def smooth(step: float) -> Tensor:
+        return smooth_part(name, activation, z + step * direction, v, 1.0)
+
+    slope = (smooth(h) - smooth(-h)) / (2 * h)
+    wanted = activation.reduce(lifting.grad_z(activation, z, v, 1.0) * direction)
+    assert ((slope - wanted).abs() <= bound).all()
+
+
+@every
+@quick
+@given(u=values, seed=seeds, weight=weights, step=st.sampled_from([0.05, 1.0, 4.0]))
+def test_prox_minimises_its_objective(
+    name: str, activation: ProximalActivation, u: Tensor, seed: int, weight: float, step: float
+) -> None:
+    """½‖p − u‖² + step·(nonsmooth part)(p) is least at p, with the margin of strong convexity."""
+    p = LIFTINGS[name]().prox_z(activation, u, step, weight)
+
+    def objective(c: Tensor) -> Tensor:
+        return 0.5 * squared(activation, c - u) + step * nonsmooth_part(name, activation, c, weight)
+
+    least = objective(p)
+    assert least.isfinite().all()
+    centre = inside(activation, u, seed)
+    for c in (p + 1e-3 * normal(u, seed), p + normal(u, seed), centre, p + 0.1 * (centre - p), p + 0.01 * (centre - p)):
+        margin = objective(c) - least - 0.5 * squared(activation, c - p)
+        assert (margin >= -1e-12 * (100 + least.abs() + 10 * step * weight)).all()
+
+
+@pairs(*CONVEX)
+@quick
+@given(v=values, seed=seeds, share=st.floats(0.05, 0.95))
+def test_convex_along_segments(name: str, activation: ProximalActivation, v: Tensor, seed: int, share: float) -> None:
+    lifting = LIFTINGS[name]()
+    z, other_z, other_v = inside(activation, v, seed), inside(activation, v, seed + 1), normal(v, seed + 2, 3.0)
+
+    def value(z: Tensor, v: Tensor) -> Tensor:
+        return lifting.value(activation, z, v, 1.0)
+
+    tolerance = rounding(activation, z, v) + rounding(activation, other_z, other_v)
+    chord = share * value(z, v) + (1 - share) * value(other_z, v)
+    assert (value(share * z + (1 - share) * other_z, v) <= chord + tolerance).all()
+    chord = share * value(z, v) + (1 - share) * value(z, other_v)
+    assert (value(z, share * v + (1 - share) * other_v) <= chord + tolerance).all()
+
+
+@every
+@quick
+@given(v=values, seed=seeds)
+def test_curvature_bounds_the_gradients(name: str, activation: ProximalActivation, v: Tensor, seed: int) -> None:
+    lifting = LIFTINGS[name]()
+    z = inside(activation, v, seed)
+    for scale in (1e-3, 1.0, 10.0):
+        shift = normal(v, seed + 1, scale)
+        change = lifting.grad_v(activation, z, v + shift, 1.0) - lifting.grad_v(activation, z, v, 1.0)
+        length = squared(activation, shift).sqrt()
+        assert (squared(activation, change).sqrt() <= lifting.curvature_v(activation) * length + 1e-12).all()
+        change = lifting.grad_z(activation, z + shift, v, 1.0) - lifting.grad_z(activation, z, v, 1.0)
+        assert (squared(activation, change).sqrt() <= lifting.curvature_z(activation) * length + 1e-12).all()
+    assert lifting.curvature_z(activation) == 1.0
+    assert lifting.curvature_v(activation) == 1.0 or name == "mac-qp"
+
+
+@every
+def test_gradients_in_one_call(name: str, activation: ProximalActivation) -> None:
+    lifting, weight = LIFTINGS[name](), 2.5
+    v = normal(torch.empty(2, 4, 3, dtype=torch.float64), 1, 2.0)
+    z = inside(activation, v, 2)
+    z_before = z.clone()
+    wanted = lifting.grad_z(activation, z, v, weight), lifting.grad_v(activation, z, v, weight)
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            buffer = v.clone()
+            grad_z, grad_v = lifting.gradients(activation, z, buffer, weight)
+        assert grad_v.data_ptr() != buffer.data_ptr()
+        assert torch.equal(grad_z, wanted[0])
+        assert torch.equal(grad_v, wanted[1])
+        assert torch.equal(z, z_before)
+        assert len({x.untyped_storage().data_ptr() for x in (grad_z, grad_v, z)}) == 3
+        assert not grad_z.requires_grad and not grad_v.requires_grad
+
+
+def every_method(
+    lifting: Lifting, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor
+) -> dict[str, Tensor]:
+    grad_z, grad_v = lifting.gradients(activation, z, v.clone(), weight)
+    return {
+        "value": lifting.value(activation, z, v, weight),
+        "grad_z": lifting.grad_z(activation, z, v, weight),
+        "grad_v": lifting.grad_v(activation, z, v, weight),
+        "prox_z": lifting.prox_z(activation, z, 0.7, weight),
+        "gradients_z": grad_z,
+        "gradients_v": grad_v,
+    }
+
+
+@every
+def test_tensor_weights_equal_numbers(name: str, activation: ProximalActivation) -> None:
+    lifting = LIFTINGS[name]()
+    v = normal(torch.empty(2, 4, 3, dtype=torch.float64), 3, 2.0)
+    z = inside(activation, v, 4)
+    axis = 1 if activation.dim == 0 else 0  # a group has one weight, so its axis cannot be the stack
+    numbers = torch.linspace(0.5, 4.0, v.shape[axis], dtype=torch.float64)
+    several = every_method(lifting, activation, z, v, numbers.view(-1, *(1,) * (2 - axis)))
+    for index, number in enumerate(numbers):
+        alone = every_method(lifting, activation, z, v, float(number))
+        zero_dimensional = every_method(lifting, activation, z, v, number)
+        for method, wanted in alone.items():
+            row = 0 if method == "value" else axis  # where the stack is once the axis of groups is gone
+            torch.testing.assert_close(zero_dimensional[method], wanted, rtol=1e-13, atol=1e-13)
+            torch.testing.assert_close(
+                several[method].select(row, index), wanted.select(row, index), rtol=1e-13, atol=1e-13
+            )
+
+
+OFF_DOMAIN = {"box-0", "elu-0", "l2-ball-0", "relu-0", "sigmoid-0", "simplex-0", "softmax-0", "softsign-0", "tanh-0"}
+
+
+@pairs(*CONVEX)
+def test_infinite_off_the_domain(name: str, activation: ProximalActivation) -> None:
+    v = normal(torch.empty(4, 3), 5, 3.0)
+    bad = torch.full_like(v, -50.0)
+    outside = activation.psi(bad).isinf()
+    for z in (bad, bad * 1e36):
+        for x in (v, v * 1e37, -v * 1e37):  # where terms overflow
+            value = LIFTINGS[name]().value(activation, z, x, 2.0)
+            assert (value[outside] == math.inf).all()
+    if any(activation is EXAMPLES[label] for label in OFF_DOMAIN):
+        assert outside.all()
+
+
+@every
+def test_extreme_arguments_in_single_precision(name: str, activation: ProximalActivation) -> None:
+    lifting = LIFTINGS[name]()
+    signs = torch.tensor([[1.0, -1.0, 0.5], [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    for size in (1e-30, 1.0, 88.0, 1e4):
+        v = size * signs
+        for z in (activation(v), activation(-v), activation(torch.zeros_like(v))):
+            value = lifting.value(activation, z, v, 2.0)
+            assert value.dtype == torch.float32
+            assert value.isfinite().all()
+            assert (value >= -1e-6 * (1 + squared(activation, v) + squared(activation, z))).all() or name in QUADRATIC
+            for gradient in lifting.gradients(activation, z, v.clone(), 2.0):
+                assert gradient.dtype == torch.float32
+                assert gradient.isfinite().all()
+        assert lifting.prox_z(activation, v, 0.1, 2.0).isfinite().all()
+
+
+@pairs("conventional")
+def test_the_hard_constraint(name: str, activation: ProximalActivation) -> None:
+    lifting = LIFTINGS[name]()
+    v = normal(torch.empty(4, 3, dtype=torch.float64), 6, 3.0)
+    p = activation(v)
+    zero = torch.zeros_like(activation.reduce(v))
+    for z in (p, p + 1e-15, p * (1 + 1e-15)):
+        assert torch.equal(lifting.value(activation, z, v, 1.0), zero)
+    for z in (p + 1e-9, p - 1e-9, torch.full_like(p, math.nan)):
+        assert (lifting.value(activation, z, v, 1.0) == math.inf).all()
+    one_entry = p.clone()
+    one_entry[1, 1] += 1e-3
+    assert int(lifting.value(activation, one_entry, v, 1.0).isinf().sum()) == 1
+    assert lifting.curvature_z(activation) == lifting.curvature_v(activation) == math.inf
+    for call in (
+        lambda: lifting.grad_z(activation, p, v, 1.0),
+        lambda: lifting.grad_v(activation, p, v, 1.0),
+        lambda: lifting.gradients(activation, p, v, 1.0),
+        lambda: lifting.prox_z(activation, p, 1.0, 1.0),
+    ):
+        with pytest.raises(InvalidValueError, match=r"Conventional\.\w+: .*hard constraint.*Bregman"):
+            call()
+
+
+@pytest.mark.parametrize("name", LIFTINGS)
+def test_flags_and_weights(name: str) -> None:
+    lifting = LIFTINGS[name]()
+    assert isinstance(lifting, Lifting)
+    assert lifting.hard == (name == "conventional")
+    assert lifting.contrastive == (name == "contrastive")
+    assert lifting.weights(3) == (1.0, 1.0, 1.0)
+    assert hash(lifting) == hash(LIFTINGS[name]()) and lifting == LIFTINGS[name]()
