@@ -3,8 +3,9 @@
 Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
 """
 
-from torchlift import imaging, networks, operators, plot, prox
+from torchlift import engine, imaging, liftings, losses, networks, objective, operators, plot, prox, regularisers
 from torchlift.networks import lift
+from torchlift.objective import Objective
 from torchlift.prox import (
     CELU,
     ELU,
@@ -41,6 +42,7 @@ __all__ = [
     "Identity",
     "L2Ball",
     "LeakyReLU",
+    "Objective",
     "ReLU",
     "ReLU6",
     "Sigmoid",
@@ -51,10 +53,15 @@ __all__ = [
     "Softsign",
     "Squareplus",
     "Tanh",
+    "engine",
     "imaging",
     "lift",
+    "liftings",
+    "losses",
     "networks",
+    "objective",
     "operators",
     "plot",
     "prox",
+    "regularisers",
 ]

@@ -14,7 +14,7 @@ from torch.export import Dim
 from torchlift.core.checks import Shape, check_batch, check_like
 from torchlift.core.errors import invalid_value
 from torchlift.networks.form import ForwardStates, UnifiedForm
-from torchlift.operators import Context
+from torchlift.operators import Context, DenseRun
 
 
 class Network(nn.Module, ABC):
@@ -61,6 +61,14 @@ class Network(nn.Module, ABC):
     def depth(self) -> int:
         """J, the number of activation layers."""
         return self.operators().depth
+
+    def dense_runs(self) -> tuple[DenseRun, ...]:
+        """Layers that an engine may evaluate together, because they only read the layer before them."""
+        return ()
+
+    def output_run(self) -> DenseRun | None:
+        """K and d where they are one dense layer on the last state."""
+        return None
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
         """N(y) for y of shape (B, *in_shape)."""

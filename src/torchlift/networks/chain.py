@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from torchlift.networks.base import Network
 from torchlift.networks.form import UnifiedForm, assemble
 from torchlift.networks.prepare import prepare
 from torchlift.networks.reader import Reader, Term, bias_of
-from torchlift.networks.stacks import maps_of, stack_layers
-from torchlift.operators import Compose, Context, Identity, LinearOperator, Scaled, Sum
+from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
+from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
 
 
 class Chain(Network):
@@ -78,6 +79,40 @@ class Chain(Network):
         activations = [site.activation for site in self._sites]
         d = bias_of(operators, biases, term)
         return assemble(self.in_shape, W, b, activations, {source: build(term)}, d, V, M, self.like)
+
+    def dense_runs(self) -> tuple[DenseRun, ...]:
+        """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""
+        rows: dict[int, list[int]] = {}
+        for j, site in enumerate(self._sites):
+            plain = site.skip is None and not site.outputs
+            for k, term in site.reads:
+                alone = plain and len(site.reads) == 1 and k == j and term.factor == 1.0 and len(term.layers) == 1
+                for layer in term.layers:
+                    rows.setdefault(layer, []).append(j if alone else -1)
+        members: dict[int, list[list[int]]] = {}
+        for layer, (role, group, _) in self._places.items():
+            if role == "hidden":
+                members.setdefault(group, []).append(rows[layer])
+        runs = []
+        for group, lines in members.items():
+            start = lines[0][0]
+            if start >= 0 and lines == [[start + i] for i in range(len(lines))] and self._is_dense("hidden", group):
+                runs.append(self._run("hidden", group, start))
+        return tuple(runs)
+
+    def output_run(self) -> DenseRun | None:
+        source, term = self._output
+        plain = source == len(self._sites) and len(term.layers) == 1 and term.layers[0] in self._places
+        return self._run("output", 0, source) if plain and self._is_dense("output", 0) else None
+
+    def _is_dense(self, role: str, group: int) -> bool:
+        stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
+        return isinstance(stack.linear.template, Dense)
+
+    def _run(self, role: str, group: int, start: int) -> DenseRun:
+        stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
+        weight = stack.linear.get_parameter("weight")
+        return DenseRun(start, weight, stack.bias, f"{role}.{group}.linear.weight", f"{role}.{group}.bias")
 
     def to_sequential(self, context: Context = None) -> nn.Sequential:
         """A plain `nn.Sequential` with a copy of the current weights."""

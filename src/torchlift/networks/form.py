@@ -58,11 +58,25 @@ class UnifiedForm:
         """Forward substitution from the input y of shape (B, *in_shape)."""
         u, v, z = [y], [], []
         for j, activation in enumerate(self.activations):
-            v.append(affine_row(self.W, j, u, self.b[j], context))
+            v.append(self.pre_activation(j, u, context))
             z.append(activation(v[j]))
             u.append(self.couple(j, u, z, context))
-        output = affine_row(self.K, 0, u, self.d[0], context)
-        return ForwardStates(tuple(u), tuple(v), tuple(z), output)
+        return ForwardStates(tuple(u), tuple(v), tuple(z), self.output(u, context))
+
+    def pre_activation(self, j: int, u: Sequence[Tensor], context: Context = None) -> Tensor:
+        """v_{j+1} = Σ_k W_jk u_k + b_j."""
+        return _affine_row(self.W, j, u, self.b[j], context)
+
+    def output(self, u: Sequence[Tensor], context: Context = None) -> Tensor:
+        """N = K u + d."""
+        return _affine_row(self.K, 0, u, self.d[0], context)
+
+    def eliminate(self, y: Tensor, z: Sequence[Tensor], context: Context = None) -> tuple[Tensor, ...]:
+        """u_0 = y, u_1, …, u_J from M u = V z, for free z."""
+        u = [y]
+        for j in range(len(z)):
+            u.append(self.couple(j, u, z[: j + 1], context))
+        return tuple(u)
 
     def couple(self, j: int, u: Sequence[Tensor], z: Sequence[Tensor], context: Context = None) -> Tensor:
         """u_{j+1} from row j of M u = V z, given u_0, …, u_j and z_1, …, z_{j+1}."""
@@ -73,7 +87,7 @@ class UnifiedForm:
         return driven if earlier is None else driven - earlier
 
 
-def affine_row(
+def _affine_row(
     operator: BlockOperator, j: int, x: Sequence[Tensor], bias: Tensor | None, context: Context = None
 ) -> Tensor:
     """Σ_k A_jk x_k + bias; the bias joins the first block, where most operators fuse it."""

@@ -9,7 +9,7 @@ from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.examples import OPERATORS
 from torchlift.operators.mask import Mask
 from torchlift.operators.norms import adjoint_error
-from torchlift.operators.parameters import OperatorStack
+from torchlift.operators.parameters import DenseRun, OperatorStack
 from torchlift.operators.pooling import AveragePool2d
 from torchlift.operators.shapes import Identity, Reshape, Zero
 
@@ -25,6 +25,7 @@ __all__ = [
     "Conv2d",
     "ConvTranspose2d",
     "Dense",
+    "DenseRun",
     "FiniteDifference",
     "Identity",
     "LinearOperator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,28 @@ class OperatorStack(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.count} x {type(self.template).__name__}"
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRun:
+    """Consecutive layers v_j = W_j u_{j-1} + b_j, j = start + 1, …, start + count, whose weights are one parameter.
+
+    Args:
+        start: index of the first row of W (layer `start` + 1).
+        weight: all W_j, shape (count, out, in); square if count > 1.
+        bias: all b_j, shape (count, out), or None.
+        weight_name, bias_name: their names among the network's parameters.
+    """
+
+    start: int
+    weight: Tensor
+    bias: Tensor | None
+    weight_name: str
+    bias_name: str
+
+    @property
+    def count(self) -> int:
+        return self.weight.shape[0]
 
 
 def _check_alike(operators: Sequence[LinearOperator]) -> None:

@@ -1,0 +1,6 @@
+"""The training objective: network + lifting + loss + batch."""
+
+from torchlift.objective.objective import Objective
+from torchlift.objective.report import Report
+
+__all__ = ["Objective", "Report"]

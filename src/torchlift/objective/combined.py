@@ -1,0 +1,51 @@
+"""Proximal maps of an activation's own nonsmooth part plus a regulariser on the hidden variables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchlift.core.errors import invalid_value
+from torchlift.liftings import MACQP, Lifting
+from torchlift.prox import Identity, ProximalActivation
+from torchlift.regularisers import L1, Interval, NonNegative, Regulariser
+
+
+def prox(
+    lifting: Lifting,
+    activation: ProximalActivation,
+    regulariser: Regulariser | None,
+    z: Tensor,
+    step: float | Tensor,
+    weight: float | Tensor,
+    share: float,
+) -> Tensor:
+    """argmin_p ½‖p − z‖² + step·(weight·nonsmooth part of D + share·R)(p).
+
+    For entries treated alone the composition is exact: the proximal map of
+    φ + λ|·| is prox_φ after soft-thresholding whenever 0 minimises φ, and that
+    of φ plus the indicator of an interval is the projection after prox_φ.
+
+    Args:
+        share: factor of the regulariser; 1/B for the mean over B samples.
+    """
+    if regulariser is None or regulariser.smooth:
+        return lifting.prox_z(activation, z, step, weight)
+    if isinstance(regulariser, L1):
+        return lifting.prox_z(activation, regulariser.prox(z, step * share), step, weight)
+    return regulariser.prox(lifting.prox_z(activation, z, step, weight), step * share)
+
+
+def check(lifting: Lifting, activation: ProximalActivation, regulariser: Regulariser, layer: int) -> None:
+    """Refuse a sum whose proximal map has no closed form."""
+    if regulariser.smooth or isinstance(activation, Identity) or isinstance(lifting, MACQP):
+        return
+    elementwise = activation.dim is None
+    if isinstance(regulariser, NonNegative | Interval) and elementwise:
+        return
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    if isinstance(regulariser, L1) and elementwise and float(activation(zero)) == 0.0:
+        return
+    kinds = f"{type(activation).__name__} with {type(regulariser).__name__}"
+    hint = "Use MACQP, whose penalty is smooth in z, a smooth regulariser, or PDHG or ADMM, which split the sum."
+    invalid_value(f"regulariser of layer {layer}", "a sum with a closed proximal map", kinds, hint)

@@ -1,0 +1,80 @@
+"""Where the lifted variables start."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchlift.core.errors import invalid_value
+from torchlift.engine import Layout, States
+from torchlift.networks import Network
+from torchlift.operators import Context
+from torchlift.prox import ProximalActivation
+
+WAYS = ("forward", "input", "random")
+
+
+@torch.no_grad()
+def initialise(
+    network: Network,
+    layout: Layout,
+    y: Tensor,
+    how: str = "forward",
+    context: Context = None,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    free_u: bool = False,
+) -> States:
+    """z for a batch y.
+
+    - "forward": z_j = σ_j(v_j) of the forward pass; every penalty is zero.
+    - "input": every layer starts as a copy of y. Where the sizes differ, the
+      flattened input is cut off, or padded with zeros.
+    - "random": standard normal numbers.
+
+    Values outside the domain of a layer's Ψ, such as negative entries before
+    a ReLU, are replaced by their image under σ, so that the objective is
+    finite.
+
+    Args:
+        dtype: dtype in which the variables are stored.
+        free_u: whether u_1, …, u_J are variables too; they start at M u = V z.
+    """
+    if how not in WAYS:
+        invalid_value("initialise", f"one of {', '.join(WAYS)}", repr(how))
+    form = network.operators()
+    if how == "forward":
+        layers = list(network.states(y, context).z)
+    elif how == "input":
+        layers = [_fit(y, shape) for shape in layout.shapes]
+    else:
+        layers = [torch.randn(len(y), *s, generator=generator, dtype=y.dtype).to(y.device) for s in layout.shapes]
+    layers = [_inside(activation, layer) for activation, layer in zip(form.activations, layers, strict=True)]
+    z = layout.allocate(len(y), y, dtype)
+    for slot, layer in zip(z, layers, strict=True):
+        slot.copy_(layer)
+    z.set_input(y)
+    if free_u:
+        u_layout = Layout(form.W.column_shapes[1:])
+        z.u = u_layout.allocate(len(y), y, dtype)
+        for slot, layer in zip(z.u, form.eliminate(y, layers, context)[1:], strict=True):
+            slot.copy_(layer)
+    return z
+
+
+def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The flattened input cut off or padded with zeros to the size of `shape`."""
+    flat = y.flatten(1)
+    missing = math.prod(shape) - flat.shape[1]
+    fitted = torch.nn.functional.pad(flat, (0, missing)) if missing >= 0 else flat[:, :missing]
+    return fitted.reshape(len(y), *shape)
+
+
+def _inside(activation: ProximalActivation, z: Tensor) -> Tensor:
+    """z where Ψ is finite, σ(z) elsewhere."""
+    finite = torch.isfinite(activation.psi(z))
+    if activation.dim is not None:
+        finite = finite.unsqueeze(activation.dim)
+    return torch.where(finite, z, activation(z))

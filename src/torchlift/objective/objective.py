@@ -1,0 +1,291 @@
+"""Network + lifting + loss: values, gradients and proximal steps of the training objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_batch, check_like, check_positive
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Setting, StackedEngine, States
+from torchlift.liftings import Bregman, Lifting
+from torchlift.losses import Loss, SquaredError
+from torchlift.networks import Network
+from torchlift.objective import combined, free_energy
+from torchlift.objective.initial import initialise
+from torchlift.objective.report import Report
+from torchlift.operators import Context
+from torchlift.regularisers import Regulariser
+
+T = TypeVar("T")
+
+
+class Objective:
+    """The mean over samples of L(K u + d) + C(M u, V z) + Σ_j D_j(z_j, (W u + b)_j), plus regularisers.
+
+    Args:
+        network: any network in the unified form.
+        lifting: how z = σ(W u + b) is relaxed; Bregman by default.
+        loss: L; squared error by default.
+        coupling: None for the hard constraint M u = V z, which eliminates u;
+            a number ρ for C = ρ/2 ‖M u − V z‖², with u free.
+        states: a regulariser on all hidden variables, or {layer: regulariser} counted from 1.
+        parameters: {pattern: regulariser} for parameter names, such as {"*weight": Ridge(1e-4)}.
+        engine: "auto", "stacked" or "general".
+        state_dtype: dtype in which lifted variables are stored; computations
+            keep the dtype of the network.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        lifting: Lifting | None = None,
+        loss: Loss | None = None,
+        *,
+        coupling: float | None = None,
+        states: Regulariser | Mapping[int, Regulariser] | None = None,
+        parameters: Mapping[str, Regulariser] | None = None,
+        engine: str = "auto",
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.network = _instance("Objective network", network, Network)
+        self.lifting: Lifting = _instance("Objective lifting", Bregman() if lifting is None else lifting, Lifting)
+        self.loss: Loss = _instance("Objective loss", SquaredError() if loss is None else loss, Loss)
+        self.coupling = None if coupling is None else check_positive("Objective coupling", coupling)
+        self.state_dtype = state_dtype
+        self._like = network.like
+        form = network.operators()
+        for activation in form.activations:
+            self.lifting.check(activation)
+        setting = Setting(self.lifting, self.loss, self.lifting.weights(form.depth), self.coupling)
+        self.engine = _engine(engine, network, setting)
+        self.layout = self.engine.layout
+        self._free = _free_engine(self.engine) if self.lifting.contrastive else None
+        self.state_regularisers = self._on_states(states)
+        self.parameter_regularisers = self._on_parameters(parameters or {})
+
+    # -- lifted variables ---------------------------------------------------------------------------------------------
+
+    def initialise(
+        self, y: Tensor, how: str = "forward", *, context: Context = None, generator: torch.Generator | None = None
+    ) -> States:
+        """Lifted variables for a batch: "forward" (the network's own), "input" (y in every layer) or "random".
+
+        See `torchlift.objective.initial.initialise` for what happens where widths differ.
+        """
+        self._check_input(y)
+        free_u = self.coupling is not None
+        return initialise(self.network, self.layout, y, how, context, generator, self.state_dtype, free_u)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def value(self, y: Tensor, x: Tensor, z: States | None = None, context: Context = None) -> Tensor:
+        """The objective as a 0-d tensor; +∞ off the domain of a penalty."""
+        batch = len(self._check_input(y))
+        if z is None:
+            self._need_states()
+            output = self.network(y, context)
+            return self._loss_value(output, x).sum() / batch + self._parameter_value(output)
+        self._check_states(z, batch)
+        seen = self.engine.evaluate(y, z, context)
+        total = self._loss_value(seen.output, x).sum()
+        for part in seen.parts:
+            total = total + self.lifting.value(part.activation, part.z, part.v, part.weight).sum()
+        for residual in seen.coupling:
+            total = total + 0.5 * (self.coupling or 0.0) * residual.square().sum()
+        total = total + self._state_value(z, total)
+        if self._free is not None:
+            total = total - batch * self._free_value(y, context)
+        return total / batch + self._parameter_value(total)
+
+    @torch.no_grad()
+    def report(self, y: Tensor, x: Tensor, z: States, context: Context = None) -> Report:
+        """The objective split into loss, coupling, one penalty per layer and the feasibility gaps."""
+        batch = len(self._check_input(y))
+        self._check_states(z, batch)
+        seen = self.engine.evaluate(y, z, context)
+        penalties: list[float] = []
+        gaps: list[float] = []
+        for part in seen.parts:
+            terms = self.lifting.value(part.activation, part.z, part.v, part.weight)
+            penalties += (part.per_layer(terms) / batch).tolist()
+            gaps += (part.per_layer((part.z - part.activation(part.v)).square()) / batch).sqrt().tolist()
+        squares = sum(float(residual.square().sum()) for residual in seen.coupling)
+        extra = float(self._state_value(z, seen.output)) / batch + float(self._parameter_value(seen.output))
+        return Report(
+            loss=float(self._loss_value(seen.output, x).sum()) / batch,
+            coupling=0.5 * (self.coupling or 0.0) * squares / batch,
+            penalties=tuple(penalties),
+            regularisation=extra,
+            free_energy=float(self._free_value(y, context)) if self._free is not None else 0.0,
+            gaps=tuple(gaps),
+        )
+
+    def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
+        """σ(W u + b) for all layers at the given lifted variables: what z would be if every layer were consistent."""
+        self._check_states(z, len(self._check_input(y)))
+        return self.engine.activations(y, z, context, out)
+
+    # -- gradients and proximal steps ---------------------------------------------------------------------------------
+
+    def gradients(
+        self, y: Tensor, x: Tensor, z: States | None = None, context: Context = None, out: Gradients | None = None
+    ) -> Gradients:
+        """Gradients of everything that is smooth, in the lifted variables and in the parameters.
+
+        Args:
+            out: gradients of an earlier call on a batch of the same size, to be overwritten.
+        """
+        batch = len(self._check_input(y))
+        if z is None:
+            self._need_states()
+            result = self._back_propagate(y, x, context)
+        else:
+            self._check_states(z, batch)
+            result = self.engine.gradients(y, x, z, context, out)
+            self._add_state_gradients(z, result)
+            if self._free is not None:
+                free = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
+                for name, grad in self._free.gradients(y, y, free, context).parameters.items():
+                    result.parameters[name] = result.parameters[name] - grad
+        for name, regulariser in self.parameter_regularisers.items():
+            if regulariser.smooth and name in result.parameters:
+                parameter = self.network.get_parameter(name).detach()
+                result.parameters[name] = result.parameters[name] + regulariser.grad(parameter)
+        return result
+
+    @torch.no_grad()
+    def prox_states(self, z: States, step: float | Tensor) -> States:
+        """argmin_p ½‖p − z‖² + step · (the part of the objective that is not smooth in z)."""
+        share = 1.0 / z.batch
+        result = z.clone()
+        activations = self.network.operators().activations
+        weights = self.engine.setting.weights
+        for j, (layer, activation, weight) in enumerate(zip(result, activations, weights, strict=True)):
+            regulariser = self.state_regularisers.get(j + 1)
+            part = layer.to(self._dtype(layer))
+            new = combined.prox(self.lifting, activation, regulariser, part, step * share, weight, 1.0)
+            layer.copy_(new)
+        return result
+
+    @torch.no_grad()
+    def prox_parameters(self, parameters: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
+        """The proximal map of step · (regularisers that are not smooth), by parameter name."""
+        result = dict(parameters)
+        for name, regulariser in self.parameter_regularisers.items():
+            if name in result and not regulariser.smooth:
+                result[name] = regulariser.prox(result[name], step)
+        return result
+
+    # -- details ------------------------------------------------------------------------------------------------------
+
+    def _on_states(self, given: Regulariser | Mapping[int, Regulariser] | None) -> dict[int, Regulariser]:
+        depth = len(self.layout.shapes)
+        table = {j + 1: given for j in range(depth)} if isinstance(given, Regulariser) else dict(given or {})
+        activations = self.network.operators().activations
+        for layer, regulariser in table.items():
+            if layer not in range(1, depth + 1):
+                invalid_value("Objective states", f"layers from 1 to {depth}", layer)
+            _instance(f"regulariser of layer {layer}", regulariser, Regulariser)
+            combined.check(self.lifting, activations[layer - 1], regulariser, layer)
+        return table
+
+    def _on_parameters(self, patterns: Mapping[str, Regulariser]) -> dict[str, Regulariser]:
+        names = [name for name, _ in self.network.named_parameters()]
+        table: dict[str, Regulariser] = {}
+        for pattern, regulariser in patterns.items():
+            _instance(f"regulariser of {pattern!r}", regulariser, Regulariser)
+            matched = [name for name in names if fnmatchcase(name, pattern)]
+            if not matched:
+                invalid_value("Objective parameters", f"a pattern that matches one of {names}", repr(pattern))
+            table |= dict.fromkeys(matched, regulariser)
+        return table
+
+    def _loss_value(self, output: Tensor, x: Tensor) -> Tensor:
+        self.loss.check(tuple(output.shape), x, values=False)
+        return self.loss.value(output, x)
+
+    def _state_value(self, z: States, like: Tensor) -> Tensor:
+        values = [r.value(z[layer - 1].to(like.dtype)) for layer, r in self.state_regularisers.items()]
+        return torch.stack(values).sum() if values else like.new_zeros(())
+
+    def _parameter_value(self, like: Tensor) -> Tensor:
+        pairs = self.parameter_regularisers.items()
+        values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in pairs]
+        return torch.stack(values).sum() if values else like.new_zeros(())
+
+    def _add_state_gradients(self, z: States, result: Gradients) -> None:
+        for layer, regulariser in self.state_regularisers.items():
+            if regulariser.smooth:
+                slot = result.z[layer - 1]
+                slot.add_(regulariser.grad(z[layer - 1].to(slot.dtype)) / z.batch)
+
+    def _back_propagate(self, y: Tensor, x: Tensor, context: Context) -> Gradients:
+        parameters = dict(self.engine.trainable())
+        with torch.enable_grad():
+            output = self.network(y, context)
+        cotangent = self.loss.grad(output.detach(), x) / len(y)
+        grads = torch.autograd.grad(output, list(parameters.values()), cotangent, allow_unused=True)
+        pairs = zip(parameters.items(), grads, strict=True)
+        found = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
+        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), found)
+
+    def _forward_states(self, y: Tensor, context: Context) -> States:
+        return initialise(self.network, self.layout, y, "forward", context)
+
+    def _free_value(self, y: Tensor, context: Context) -> Tensor:
+        """The minimal free energy, as a mean over samples."""
+        assert self._free is not None  # contrastive objectives only
+        z = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
+        parts = self._free.evaluate(y, z, context).parts
+        values = [self.lifting.value(part.activation, part.z, part.v, part.weight).sum() for part in parts]
+        return torch.stack(values).sum() / len(y)
+
+    def _dtype(self, layer: Tensor) -> torch.dtype:
+        return layer.dtype if self._like is None else self._like.dtype
+
+    def _check_input(self, y: Tensor) -> Tensor:
+        check_batch("Objective input", y, self.network.in_shape)
+        return y if self._like is None else check_like("Objective input", y, self._like)
+
+    def _check_states(self, z: States, batch: int) -> None:
+        _instance("Objective states", z, States).check(self.layout, batch)
+        if (self.coupling is not None) != (z.u is not None):
+            wanted = "states with u" if self.coupling is not None else "states without u"
+            invalid_value("Objective states", wanted, "the other kind", "Use this objective's `initialise`.")
+        if self.lifting.hard:
+            hint = "Call it without states; the network computes them."
+            invalid_value("Conventional lifting", "no lifted variables", "states", hint)
+
+    def _need_states(self) -> None:
+        if not self.lifting.hard:
+            name = type(self.lifting).__name__
+            invalid_value(f"{name} lifting", "lifted variables", "none", "Get them from `initialise(y)`.")
+
+
+def _engine(name: str, network: Network, setting: Setting) -> Engine:
+    if name == "auto":
+        kind = StackedEngine if StackedEngine.serves(network, setting.coupling) else GeneralEngine
+        return kind(network, setting)
+    if name not in ENGINES:
+        invalid_value("Objective engine", f"'auto' or one of {sorted(ENGINES)}", repr(name))
+    if name == "stacked" and not StackedEngine.serves(network, setting.coupling):
+        expected = "a chain (u = z) with fixed activations and hard coupling"
+        invalid_value("stacked engine", expected, type(network).__name__, "Use engine='auto'.")
+    return ENGINES[name](network, setting)
+
+
+def _free_engine(engine: Engine) -> Engine:
+    return type(engine)(engine.network, replace(engine.setting, loss=free_energy.NoLoss()))
+
+
+def _instance(where: str, value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        invalid_type(where, f"a {kind.__name__}", value)
+    return value

@@ -1,0 +1,143 @@
+"""Regularisers on hidden variables and parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchlift import liftings, prox, regularisers
+from torchlift.core.errors import InvalidValueError
+from torchlift.networks import MLP
+from torchlift.objective import Objective
+
+
+def _randn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _network(activation: prox.ProximalActivation, widths: tuple[int, ...] = (3, 6, 3)) -> MLP:
+    return MLP(list(widths), activation, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+ELEMENTWISE = [
+    prox.ReLU(),
+    prox.SoftThreshold(0.3),
+    prox.Tanh(),
+    prox.LeakyReLU(0.2),
+    prox.Box(-0.5, 0.5),
+    prox.ELU(),
+    prox.Softsign(),
+]
+
+
+@pytest.mark.parametrize(
+    "regulariser", [regularisers.L1(0.4), regularisers.Interval(-0.2, 0.6), regularisers.NonNegative()]
+)
+@pytest.mark.parametrize("activation", ELEMENTWISE, ids=repr)
+def test_prox_of_the_sum_minimises_the_sum(
+    activation: prox.ProximalActivation, regulariser: regularisers.Regulariser
+) -> None:
+    """½(p − z)² + step·(μΨ + R)(p) on a fine grid."""
+    mu, step, batch = 0.7, 0.9, 5
+    objective = Objective(_network(activation), liftings.Bregman(mu), states=regulariser)
+    y = _randn(1, batch, 3)
+    z = objective.initialise(y)
+    with torch.no_grad():
+        z[0].copy_(2 * _randn(2, batch, 6))
+    found = objective.prox_states(z, step * batch)[0]
+    grid = torch.cat([torch.linspace(-3, 3, 60_001, dtype=torch.float64), torch.tensor([0.0, -0.5, 0.5, -0.2, 0.6])])
+    penalty = step * mu * activation.psi(grid)
+    single = {
+        regularisers.L1: lambda p: 0.4 * p.abs(),
+        regularisers.Interval: lambda p: torch.where((p >= -0.2) & (p <= 0.6), 0.0, torch.inf),
+        regularisers.NonNegative: lambda p: torch.where(p >= 0, 0.0, torch.inf),
+    }[type(regulariser)]
+    energy = 0.5 * (grid[:, None] - z[0].flatten()) ** 2 + (penalty + step * single(grid))[:, None]
+    best = energy.min(0).values
+    p = found.flatten()
+    own = 0.5 * (p - z[0].flatten()) ** 2 + step * mu * activation.psi(p) + step * single(p)
+    assert float((own - best).max()) < 1e-7
+
+
+def test_sums_without_a_closed_form_are_refused() -> None:
+    for activation in (prox.Sigmoid(), prox.Softmax()):
+        with pytest.raises(InvalidValueError, match="layer 1") as caught:
+            Objective(_network(activation), liftings.Bregman(), states=regularisers.L1(0.1))
+        assert "MACQP" in str(caught.value)
+        Objective(_network(activation), liftings.MACQP(), states=regularisers.L1(0.1))
+        Objective(_network(activation), liftings.Bregman(), states=regularisers.Ridge(0.1))
+
+
+def test_smooth_regularisers_join_the_gradient() -> None:
+    network = _network(prox.Tanh())
+    y, x = _randn(1, 4, 3), _randn(2, 4, 3)
+    plain = Objective(network)
+    decay = Objective(
+        network,
+        states={1: regularisers.Ridge(0.3)},
+        parameters={"*weight": regularisers.Decay(torch.tensor(0.5, dtype=torch.float64), 0.2)},
+    )
+    z = plain.initialise(y)
+    first, second = plain.gradients(y, x, z), decay.gradients(y, x, z)
+    torch.testing.assert_close(second.z[0], first.z[0] + 0.3 * z[0] / 4)
+    for name, parameter in network.named_parameters():
+        extra = 0.2 * (parameter.detach() - 0.5) if name.endswith("weight") else 0.0
+        torch.testing.assert_close(second.parameters[name], first.parameters[name] + extra)
+    weights = [p.detach() for name, p in network.named_parameters() if name.endswith("weight")]
+    added = sum(0.1 * (w - 0.5).square().sum() for w in weights) + 0.15 * z[0].square().sum() / 4
+    torch.testing.assert_close(decay.value(y, x, z), plain.value(y, x, z) + added)
+
+
+def test_nonsmooth_regularisers_of_parameters_act_by_their_prox() -> None:
+    network = _network(prox.ReLU())
+    objective = Objective(network, parameters={"hidden*weight": regularisers.NuclearNorm(0.5)})
+    values = {name: p.detach() for name, p in network.named_parameters()}
+    moved = objective.prox_parameters(values, 0.8)
+    for name, value in values.items():
+        if name.startswith("hidden") and name.endswith("weight"):
+            old, new = torch.linalg.svdvals(value), torch.linalg.svdvals(moved[name])
+            torch.testing.assert_close(new, (old - 0.4).clamp(min=0), rtol=0, atol=1e-12)
+        else:
+            assert torch.equal(moved[name], value)
+
+
+def test_sparse_autoencoder_learns_sparse_codes() -> None:
+    """An ℓ1-regularised code: more weight, more zeros; the network stays an autoencoder."""
+    basis = _randn(3, 8, 20)
+    codes = _randn(4, 60, 20) * (torch.rand(60, 20, generator=torch.Generator().manual_seed(5)) < 0.1)
+    y = codes @ basis.T
+
+    def zeros(weight: float) -> tuple[float, float]:
+        network = _network(prox.ReLU(), (8, 20, 8))
+        objective = Objective(network, liftings.Bregman(1.0), states=regularisers.L1(weight))
+        z = objective.initialise(y)
+        with torch.no_grad():
+            for _ in range(800):
+                found = objective.gradients(y, y, z)
+                z.buffers[0].sub_(found.z.buffers[0], alpha=0.05 * len(y))
+                z = objective.prox_states(z, 0.05 * len(y))
+                found = objective.gradients(y, y, z)
+                for name, slope in found.parameters.items():
+                    network.get_parameter(name).sub_(slope, alpha=0.02)
+        return float((z[0] == 0).double().mean()), objective.report(y, y, z).loss
+
+    (few, good), (many, _) = zeros(1e-3), zeros(0.3)
+    assert many > few + 0.1
+    assert good < 0.2 * 0.5 * float(y.square().sum()) / len(y)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"states": {0: regularisers.L1(0.1)}}, ["layers from 1 to 1", "0"]),
+        ({"states": {2: regularisers.L1(0.1)}}, ["layers from 1 to 1", "2"]),
+        ({"states": {1: 0.1}}, ["layer 1", "Regulariser", "float"]),
+        ({"parameters": {"wieght": regularisers.L1(0.1)}}, ["pattern", "wieght", "hidden.0.linear.weight"]),
+        ({"parameters": {"*": "l1"}}, ["Regulariser", "str"]),
+    ],
+)
+def test_bad_regularisers_are_refused(options: dict, words: list[str]) -> None:
+    with pytest.raises((InvalidValueError, TypeError)) as caught:
+        Objective(_network(prox.ReLU()), **options)
+    assert all(word in str(caught.value) for word in words), caught.value
