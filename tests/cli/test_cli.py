@@ -14,6 +14,8 @@ import torchlift
 from torchlift.cli import info, main
 from torchlift.cli.app import COMMANDS
 
+NAMES = ", ".join(COMMANDS)
+
 
 @pytest.fixture(autouse=True)
 def _no_full_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -36,7 +38,7 @@ def test_overview_lists_the_commands(capsys: pytest.CaptureFixture[str], argumen
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    status, out, err = run(capsys, command, "--help")
+    status, out, err = run(capsys, *command.split(), "--help")
     assert (status, err) == (0, "")
     assert f"usage: torchlift {command}" in out
     for option in ("--json", "--out DIR", "--debug"):
@@ -51,8 +53,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "reason"),
     [
         (["inof"], "Did you mean 'info'?"),
-        (["qqq"], "expected one of demo, info, got 'qqq'"),
-        (["--json"], "expected one of demo, info, got '--json'"),
+        (["qqq"], f"expected one of {NAMES}, got 'qqq'"),
+        (["--json"], f"expected one of {NAMES}, got '--json'"),
         (["info", "--jsn"], "--jsn"),
         (["info", "surplus"], "surplus"),
         (["info", "--out"], "--out"),

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import tyro
 
 from torchlift import __version__
+from torchlift.cli.bench_layers import BenchLayers
 from torchlift.cli.command import Command
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
-COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info)}
+COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, BenchLayers)}
+"""By name; a name of two words, such as "bench layers", is written as two arguments."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
@@ -54,7 +56,8 @@ def _dispatch(arguments: list[str]) -> None:
     elif name == "--version":
         print(f"torchlift {__version__}")
     else:
-        command = _parse(_choose(name), arguments[1:])
+        kind, rest = _choose(arguments)
+        command = _parse(kind, rest)
         if command is not None:
             command.run()
 
@@ -79,12 +82,17 @@ def _summary(command: type[Command]) -> str:
     return (command.__doc__ or "").splitlines()[0]
 
 
-def _choose(name: str) -> type[Command]:
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift --help'."
-        raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
-    return COMMANDS[name]
+def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
+    """The command that the first one or two words name, and the words after them."""
+    for words in (2, 1):
+        name = " ".join(arguments[:words])
+        if name in COMMANDS:
+            return COMMANDS[name], arguments[words:]
+    family = any(known.startswith(f"{arguments[0]} ") for known in COMMANDS)
+    name = " ".join(arguments[: 2 if family else 1])
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift --help'."
+    raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
 
 
 def _parse(kind: type[Command], arguments: list[str]) -> Command | None:

@@ -36,13 +36,17 @@ class Command(ABC):
     def show(self, record: Record, console: Console) -> None:
         """Print the record for people."""
 
+    def save(self, record: Record) -> None:  # noqa: B027 (most commands have nothing more to save)
+        """Save more than the JSON object, such as figures; `out` exists."""
+
     def run(self) -> None:
         """Do the work and give it out in the form that was asked for."""
         record = self.collect()
         text = json_format.dumps(record, indent=2, allow_nan=False)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+            (self.out / f"{self.name.replace(' ', '-')}.json").write_text(text + "\n", encoding="utf-8")
+            self.save(record)
         if self.json:
             print(text)
         else:

@@ -1,5 +1,6 @@
 """Figures; every function returns a matplotlib figure. Needs the extra `torchlift[plot]`."""
 
 from torchlift.plot.blocks import blocks
+from torchlift.plot.speed import layers
 
-__all__ = ["blocks"]
+__all__ = ["blocks", "layers"]
