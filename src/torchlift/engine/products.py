@@ -14,17 +14,17 @@ from torch import Tensor
 SMALL = 1 << 18
 
 
-def affine(inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """out_j = inputs_j W_jᵀ + b_j for inputs (J, B, in), weight (J, out, in), bias (J, out)."""
-    if len(weight) == 1:
+def affine(inputs: Tensor, transposed: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """out_j = inputs_j W_jᵀ + b_j for inputs (J, B, in), all W_jᵀ (J, in, out), bias (J, 1, out)."""
+    if transposed.shape[0] == 1:
         if bias is None:
-            torch.mm(inputs[0], weight[0].T, out=out[0])
+            torch.mm(inputs[0], transposed[0], out=out[0])
         else:
-            torch.addmm(bias[0], inputs[0], weight[0].T, out=out[0])
+            torch.addmm(bias[0], inputs[0], transposed[0], out=out[0])
         return out
     if bias is None:
-        return torch.bmm(inputs, weight.transpose(1, 2), out=out)
-    return torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2), out=out)
+        return torch.bmm(inputs, transposed, out=out)
+    return torch.baddbmm(bias, inputs, transposed, out=out)
 
 
 def add_adjoint_(total: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
@@ -68,11 +68,11 @@ def _measured(
         out = torch.zeros(layers, batch, outputs, dtype=dtype, device=device)
 
         def together() -> None:
-            affine(u, w, None, out)
+            affine(u, w.transpose(1, 2), None, out)
 
         def one_by_one() -> None:
             for j in range(layers):
-                affine(u[j : j + 1], w[j : j + 1], None, out[j : j + 1])
+                affine(u[j : j + 1], w[j : j + 1].transpose(1, 2), None, out[j : j + 1])
 
         seconds: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,19 @@ from torchlift.engine import products
 from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting
 from torchlift.engine.states import Layout, States
 from torchlift.operators import Context, DenseRun
-from torchlift.prox import ProximalActivation
+from torchlift.prox import Identity, ProximalActivation
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The parameters of some layers of a run, and the views of them that every step needs."""
+
+    address: int
+    W: Tensor
+    transposed: Tensor
+    first: Tensor
+    later: Tensor
+    b: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,24 +37,32 @@ class Segment:
     weight: float | Tensor
     run: DenseRun | None
     singles: tuple[Segment, ...] = ()
+    _memo: list[Weights] = field(default_factory=list)
 
-    def layers(self) -> tuple[DenseRun, Tensor, Tensor | None]:
-        """The run, and the weights and biases of the segment's layers."""
-        run = self.run
-        assert run is not None  # asked of dense segments only
-        if self.count == run.count:
-            return run, run.weight, run.bias
-        offset = self.start - run.start
-        bias = None if run.bias is None else run.bias.narrow(0, offset, self.count)
-        return run, run.weight.narrow(0, offset, self.count), bias
+    @property
+    def dense(self) -> DenseRun:
+        assert self.run is not None  # asked of dense segments only
+        return self.run
+
+    def weights(self) -> Weights:
+        """Made once, and again only if the parameter was moved to other memory."""
+        if not self._memo or self._memo[0].address != self.dense.weight.data_ptr():
+            self._memo[:] = [_weights(self.dense, self.start - self.dense.start, self.count)]
+        return self._memo[0]
 
     def part_of(self, parameters: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
         """Where the gradient of the segment's layers goes; the whole stack is allocated once."""
         if name not in parameters:
             parameters[name] = torch.empty_like(like)
         whole = parameters[name]
-        assert self.run is not None  # asked of dense segments only
-        return whole if self.count == self.run.count else whole.narrow(0, self.start - self.run.start, self.count)
+        return whole if self.count == self.dense.count else whole.narrow(0, self.start - self.dense.start, self.count)
+
+
+def _weights(run: DenseRun, offset: int, count: int) -> Weights:
+    with torch.no_grad():
+        W = run.weight.detach().narrow(0, offset, count)
+        b = None if run.bias is None else run.bias.detach().narrow(0, offset, count).unsqueeze(1)
+        return Weights(run.weight.data_ptr(), W, W.transpose(1, 2), W[0], W[1:], b)
 
 
 class StackedEngine(Engine):
@@ -63,7 +83,8 @@ class StackedEngine(Engine):
         shapes = form.W.row_shapes
         self.layout = Layout(shapes, holds_input=bool(shapes) and shapes[0] == network.in_shape)
         self.segments = tuple(_segments(network.dense_runs(), form.activations, setting.weights, network.like))
-        self.tail: DenseRun | None = network.output_run()
+        tail = network.output_run()
+        self.tail = None if tail is None else Segment(tail.start, 1, Identity(), 1.0, tail)
         self.needs_form = self.tail is None or any(segment.run is None for segment in self.segments)
         self._places = _places(self.layout)
         self._cut: dict[int, tuple[Segment, ...]] = {}
@@ -131,31 +152,27 @@ class StackedEngine(Engine):
         grad_z, residual = self.setting.lifting.gradients(segment.activation, outputs, v, weight)
         if grad_z is not v:
             slots.copy_(grad_z)
-        run, W, _ = segment.layers()
+        run, weights = segment.dense, segment.weights()
         if segment.count > 1:
-            products.add_adjoint_(slots[:-1], residual[1:], W[1:])
+            products.add_adjoint_(self._all_but_last(result.z, segment), residual[1:], weights.later)
         if segment.start > 0:
             # the input of the segment's first layer is the output of the segment before it
-            self._slot(result.z, segment.start - 1).addmm_(residual[0], W[0])
+            self._slot(result.z, segment.start - 1).addmm_(residual[0], weights.first)
         if run.weight.requires_grad:
             target = segment.part_of(result.parameters, run.weight_name, run.weight)
             products.weight_gradient(residual, inputs, target)
         if run.bias is not None and run.bias.requires_grad:
             torch.sum(residual, 1, out=segment.part_of(result.parameters, run.bias_name, run.bias))
 
-    def _dense_output_gradients(self, call: _Call, x: Tensor, result: Gradients, run: DenseRun) -> None:
+    def _dense_output_gradients(self, call: _Call, x: Tensor, result: Gradients, tail: Segment) -> None:
         residual = self.setting.loss.grad(self._output(call), x).mul_(call.scale)
         if self.segments:
-            self._slot(result.z, len(self.layout.shapes) - 1).addmm_(residual, run.weight[0])
-        parameters = result.parameters
+            self._slot(result.z, len(self.layout.shapes) - 1).addmm_(residual, tail.weights().first)
+        run, parameters = tail.dense, result.parameters
         if run.weight.requires_grad:
-            if run.weight_name not in parameters:
-                parameters[run.weight_name] = torch.empty_like(run.weight)
-            torch.mm(residual.T, call.last, out=parameters[run.weight_name][0])
+            torch.mm(residual.T, call.last, out=tail.part_of(parameters, run.weight_name, run.weight)[0])
         if run.bias is not None and run.bias.requires_grad:
-            if run.bias_name not in parameters:
-                parameters[run.bias_name] = torch.empty_like(run.bias)
-            torch.sum(residual, 0, out=parameters[run.bias_name][0])
+            torch.sum(residual, 0, out=tail.part_of(parameters, run.bias_name, run.bias)[0])
 
     def _block_gradients(self, call: _Call, segment: Segment, result: Gradients, taped: dict[str, Tensor]) -> None:
         """One block of any kind: its adjoint and parameter gradients in one vector–Jacobian product."""
@@ -206,8 +223,8 @@ class StackedEngine(Engine):
         return _Call(y, states, last, form, context, 1.0 / y.shape[0])
 
     def _affine(self, segment: Segment, inputs: Tensor, out: Tensor) -> Tensor:
-        _, weight, bias = segment.layers()
-        return products.affine(inputs, weight, bias, out)
+        weights = segment.weights()
+        return products.affine(inputs, weights.transposed, weights.b, out)
 
     def _pieces(self, batch: int) -> tuple[Segment, ...]:
         """The segments, those cut into single layers for which one product each is faster."""
@@ -227,8 +244,10 @@ class StackedEngine(Engine):
     def _output(self, call: _Call) -> Tensor:
         if self.tail is None:
             return call.form.output([call.last] * (call.form.depth + 1), call.context)
-        bias = None if self.tail.bias is None else self.tail.bias[0]
-        return torch.nn.functional.linear(call.last, self.tail.weight[0], bias)
+        weights = self.tail.weights()
+        if weights.b is None:
+            return torch.mm(call.last, weights.transposed[0])
+        return torch.addmm(weights.b[0], call.last, weights.transposed[0])
 
     def _outputs(self, states: States, segment: Segment) -> Tensor:
         """z of the segment's layers, as one slice."""
@@ -240,9 +259,12 @@ class StackedEngine(Engine):
             return call.y.unsqueeze(0)
         return call.z.view(*self._places[segment.start], segment.count)
 
+    def _all_but_last(self, states: States, segment: Segment) -> Tensor:
+        return states.view(*self._places[segment.start + 1], segment.count - 1)
+
     def _slot(self, states: States, row: int) -> Tensor:
         """z of one layer, (B, *shape)."""
-        return states.view(*self._places[row + 1], 1)[0]
+        return states.view(*self._places[row + 1], 0)
 
     def _padded(self, call: _Call, segment: Segment) -> list[Tensor]:
         """A list whose entry `start` is the input of the segment; row `start` of W reads no other."""

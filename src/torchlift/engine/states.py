@@ -92,10 +92,14 @@ class States(Sequence[Tensor]):
         return (self[j] for j in range(len(self)))
 
     def view(self, group: int, index: int, count: int) -> Tensor:
-        """Slots index, …, index + count − 1 of a storage buffer; made once, because engines ask in every step."""
+        """Slots index, …, index + count − 1 of a storage buffer, or one slot without the layer axis for count 0.
+
+        Views are kept, because engines ask for the same ones in every step.
+        """
         key = (group, index, count)
         if key not in self._views:
-            self._views[key] = self.storage[group].narrow(0, index, count)
+            buffer = self.storage[group]
+            self._views[key] = buffer.narrow(0, index, count) if count else buffer[index]
         return self._views[key]
 
     def in_dtype(self, dtype: torch.dtype) -> States:
