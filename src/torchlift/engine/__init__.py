@@ -1,6 +1,6 @@
 """How W u + b, its adjoint and its parameter gradients are evaluated for all layers."""
 
-from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting
+from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
 from torchlift.engine.general import GeneralEngine
 from torchlift.engine.stacked import StackedEngine
 from torchlift.engine.states import Layout, States
@@ -19,4 +19,5 @@ __all__ = [
     "Setting",
     "StackedEngine",
     "States",
+    "Want",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -72,6 +72,9 @@ class Setting:
     coupling: float | None = None
 
 
+Want: TypeAlias = Literal["both", "states", "parameters"]
+
+
 class Engine(ABC):
     """Evaluates W u + b for all layers, its adjoint and its parameter gradients."""
 
@@ -92,12 +95,20 @@ class Engine(ABC):
 
     @abstractmethod
     def gradients(
-        self, y: Tensor, x: Tensor, z: States, context: Context = None, out: Gradients | None = None
+        self,
+        y: Tensor,
+        x: Tensor,
+        z: States,
+        context: Context = None,
+        out: Gradients | None = None,
+        want: Want = "both",
     ) -> Gradients:
         """All partial gradients of the mean objective over the batch.
 
         Args:
             out: gradients of an earlier call whose memory may be used again.
+            want: "states" or "parameters" where only those are needed; the
+                others may be left unset.
         """
 
     def trainable(self) -> Mapping[str, Tensor]:

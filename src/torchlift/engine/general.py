@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting
+from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
 from torchlift.engine.states import Layout, States
 from torchlift.operators import Context
 
@@ -46,7 +46,13 @@ class GeneralEngine(Engine):
         return result
 
     def gradients(
-        self, y: Tensor, x: Tensor, z: States, context: Context = None, out: Gradients | None = None
+        self,
+        y: Tensor,
+        x: Tensor,
+        z: States,
+        context: Context = None,
+        out: Gradients | None = None,
+        want: Want = "both",
     ) -> Gradients:
         lifting, scale = self.setting.lifting, 1.0 / len(y)
         parameters = self.trainable()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.engine import products
-from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting
+from torchlift.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
 from torchlift.engine.states import Layout, States
 from torchlift.operators import Context, DenseRun
 from torchlift.prox import Identity, ProximalActivation
@@ -127,9 +127,15 @@ class StackedEngine(Engine):
 
     @torch.no_grad()
     def gradients(
-        self, y: Tensor, x: Tensor, z: States, context: Context = None, out: Gradients | None = None
+        self,
+        y: Tensor,
+        x: Tensor,
+        z: States,
+        context: Context = None,
+        out: Gradients | None = None,
+        want: Want = "both",
     ) -> Gradients:
-        call = self._call(y, z, context)
+        call = self._call(y, z, context, want)
         result = Gradients(z.empty_like(y.dtype), {}) if out is None else out
         taped: dict[str, Tensor] = {}
         for segment in self._pieces(len(y)):
@@ -144,6 +150,12 @@ class StackedEngine(Engine):
         result.parameters.update(taped)
         return result
 
+    def dense_layers(self, y: Tensor, z: States) -> list[tuple[Segment, Tensor, Tensor]]:
+        """(segment, inputs, outputs) of the dense layers, each with a leading layer axis."""
+        call = self._call(y, z, None)
+        dense = [segment for segment in self.segments if segment.run is not None]
+        return [(segment, self._inputs(call, segment), self._outputs(call.z, segment)) for segment in dense]
+
     def _dense_gradients(self, call: _Call, segment: Segment, result: Gradients) -> None:
         inputs, outputs = self._inputs(call, segment), self._outputs(call.z, segment)
         slots = self._outputs(result.z, segment)
@@ -153,11 +165,13 @@ class StackedEngine(Engine):
         if grad_z is not v:
             slots.copy_(grad_z)
         run, weights = segment.dense, segment.weights()
-        if segment.count > 1:
+        if segment.count > 1 and call.want != "parameters":
             products.add_adjoint_(self._all_but_last(result.z, segment), residual[1:], weights.later)
-        if segment.start > 0:
+        if segment.start > 0 and call.want != "parameters":
             # the input of the segment's first layer is the output of the segment before it
             self._slot(result.z, segment.start - 1).addmm_(residual[0], weights.first)
+        if call.want == "states":
+            return
         if run.weight.requires_grad:
             target = segment.part_of(result.parameters, run.weight_name, run.weight)
             products.weight_gradient(residual, inputs, target)
@@ -166,8 +180,10 @@ class StackedEngine(Engine):
 
     def _dense_output_gradients(self, call: _Call, x: Tensor, result: Gradients, tail: Segment) -> None:
         residual = self.setting.loss.grad(self._output(call), x).mul_(call.scale)
-        if self.segments:
+        if self.segments and call.want != "parameters":
             self._slot(result.z, len(self.layout.shapes) - 1).addmm_(residual, tail.weights().first)
+        if call.want == "states":
+            return
         run, parameters = tail.dense, result.parameters
         if run.weight.requires_grad:
             torch.mm(residual.T, call.last, out=tail.part_of(parameters, run.weight_name, run.weight)[0])
@@ -212,7 +228,7 @@ class StackedEngine(Engine):
             taped[name] = taped[name] + grad if name in taped else grad
         return torch.zeros_like(u) if grad_u is None else grad_u
 
-    def _call(self, y: Tensor, z: States, context: Context) -> _Call:
+    def _call(self, y: Tensor, z: States, context: Context, want: Want = "both") -> _Call:
         states = z.in_dtype(y.dtype)
         states.set_input(y)
         form = None
@@ -220,7 +236,7 @@ class StackedEngine(Engine):
             with torch.enable_grad():
                 form = self.network.operators()
         last = self._slot(states, len(self.layout.shapes) - 1) if self.segments else y
-        return _Call(y, states, last, form, context, 1.0 / y.shape[0])
+        return _Call(y, states, last, form, context, 1.0 / y.shape[0], want)
 
     def _affine(self, segment: Segment, inputs: Tensor, out: Tensor) -> Tensor:
         weights = segment.weights()
@@ -281,6 +297,7 @@ class _Call:
     form: Any
     context: Context
     scale: float
+    want: Want
 
 
 def _segments(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
@@ -62,6 +63,14 @@ class Lifting(ABC):
     @abstractmethod
     def value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
         """D(z, v), one term per entry, or per group for groupwise activations; +∞ off its domain."""
+
+    def nonsmooth_value(self, activation: ProximalActivation, z: Tensor, weight: float | Tensor) -> Tensor:
+        """The part of D that `prox_z` belongs to, one term per entry or group; zero where there is none."""
+        return torch.zeros_like(activation.reduce(z))
+
+    def smooth_value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
+        """The rest of D, finite for every z: what `grad_z` and `grad_v` are the gradients of."""
+        return self.value(activation, z, v, weight)
 
     @abstractmethod
     def grad_z(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:

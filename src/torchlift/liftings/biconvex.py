@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchlift.liftings.base import Lifting
+from torchlift.liftings.base import Lifting, weighted
 from torchlift.prox import ProximalActivation
 
 
@@ -19,6 +19,12 @@ class BiconvexLifting(Lifting):
     No derivative of σ appears. Both gradients are 1-Lipschitz for μ = 1: σ is
     a proximal map, hence firmly nonexpansive.
     """
+
+    def nonsmooth_value(self, activation: ProximalActivation, z: Tensor, weight: float | Tensor) -> Tensor:
+        return weighted(activation, activation.psi(z), weight)
+
+    def smooth_value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
+        return weighted(activation, activation.conjugate(v) + activation.reduce(z * (0.5 * z - v)), weight)
 
     def grad_z(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
         return weight * (z - v)

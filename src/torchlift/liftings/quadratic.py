@@ -16,6 +16,12 @@ class QuadraticLifting(Lifting):
         square = activation.reduce((z - v).square())
         return weighted(activation, 0.5 * square, weight) + activation.psi(z)
 
+    def nonsmooth_value(self, activation: ProximalActivation, z: Tensor, weight: float | Tensor) -> Tensor:
+        return activation.psi(z)
+
+    def smooth_value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
+        return weighted(activation, 0.5 * activation.reduce((z - v).square()), weight)
+
     def grad_z(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
         return weight * (z - v)
 

@@ -1,0 +1,186 @@
+"""Problems with linear maps inside nonsmooth functions, for PDHG and ADMM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.problem import Proximable
+from torchlift.core.tensors import Point
+from torchlift.operators import Context, LinearOperator
+from torchlift.solvers.functions import conjugate
+
+
+class Differentiable(Protocol):
+    """A smooth convex function; smooth regularisers, `SquaredDistance` and `LeastSquares` are such."""
+
+    def value(self, x: Tensor) -> Tensor: ...
+
+    def grad(self, x: Tensor) -> Tensor: ...
+
+    def curvature(self) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """h(Ax).
+
+    Arguments:
+        function: h, with `value` and `prox`, and `conjugate` for a duality gap.
+        operator: A.
+        context: per-sample context of A.
+    """
+
+    function: Proximable
+    operator: LinearOperator
+    context: Context = None
+
+    def __post_init__(self) -> None:
+        check_proximable("Term function", self.function)
+        if not isinstance(self.operator, LinearOperator):
+            invalid_type("Term operator", "a LinearOperator", self.operator, "Try operators.Dense(matrix).")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operator.forward(x, self.context)
+
+    def adjoint(self, p: Tensor) -> Tensor:
+        return self.operator.adjoint(p, self.context)
+
+
+@dataclass(frozen=True, eq=False)
+class SaddleProblem:
+    """min_x f(x) + g(x) + Σ_i h_i(A_i x) = min_x max_p f(x) + g(x) + Σ_i ⟨A_i x, p_i⟩ − h_i*(p_i).
+
+    x is one tensor (B, *in_shape), the block "x" of the start. Solutions also
+    hold the block "dual", one tensor p_i per term (ADMM adds one for g, and a block "split").
+
+    Arguments:
+        terms: the pairs h_i, A_i.
+        g: a convex function with a prox; None for 0.
+        f: a smooth convex function; None for 0.
+    """
+
+    terms: tuple[Term, ...]
+    g: Proximable | None = None
+    f: Differentiable | None = None
+
+    def __post_init__(self) -> None:
+        terms = (self.terms,) if isinstance(self.terms, Term) else tuple(self.terms)
+        if not terms:
+            invalid_value("SaddleProblem terms", "at least one term", "none", "Use ProximalGradient for f + g.")
+        for term in terms:
+            if not isinstance(term, Term):
+                invalid_type("SaddleProblem terms", "Terms", term, "Try Term(function, operator).")
+            if term.operator.in_shape != terms[0].operator.in_shape:
+                expected = f"operators on {terms[0].operator.in_shape}"
+                invalid_value("SaddleProblem terms", expected, term.operator.in_shape)
+        object.__setattr__(self, "terms", terms)
+        if self.g is not None:
+            check_proximable("SaddleProblem g", self.g)
+        if self.f is not None and not callable(getattr(self.f, "grad", None)):
+            hint = "Give it as g if it has a prox."
+            invalid_type("SaddleProblem f", "a function with value, grad and curvature", self.f, hint)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return ("x",)
+
+    @torch.no_grad()
+    def value(self, x: Tensor, products: tuple[Tensor, ...] | None = None) -> float:
+        """The primal objective; +∞ where a constraint is violated.
+
+        Arguments:
+            products: A_i x, where they are known.
+        """
+        products = self.forward(x) if products is None else products
+        total = sum(float(term.function.value(ax)) for term, ax in zip(self.terms, products, strict=True))
+        total += 0.0 if self.g is None else float(self.g.value(x))
+        return total + (0.0 if self.f is None else float(self.f.value(x)))
+
+    @torch.no_grad()
+    def dual_value(self, duals: tuple[Tensor, ...], back: Tensor | None = None) -> float | None:
+        """−(f + g)*(−Σ A_iᵀp_i) − Σ h_i*(p_i), None where a conjugate is not known.
+
+        Known for f + g if one of them is absent and the other has a `conjugate`.
+
+        Arguments:
+            back: Σ A_iᵀp_i, where it is known.
+        """
+        only = self.g if self.f is None else self.f if self.g is None else None
+        if only is None:
+            return None
+        back = self.adjoint(duals) if back is None else back
+        parts = [conjugate(only, -back)]
+        parts += [conjugate(term.function, p) for term, p in zip(self.terms, duals, strict=True)]
+        known = [part for part in parts if part is not None]
+        return -sum(known) if len(known) == len(parts) else None
+
+    def gap(self, x: Tensor, duals: tuple[Tensor, ...]) -> float | None:
+        """(primal − dual) / (1 + |primal| + |dual|), None where it cannot be evaluated."""
+        return relative_gap(self.value(x), self.dual_value(duals))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """A_i x for all terms."""
+        return tuple(term.forward(x) for term in self.terms)
+
+    def adjoint(self, duals: tuple[Tensor, ...]) -> Tensor:
+        """Σ A_iᵀp_i."""
+        total = self.terms[0].adjoint(duals[0])
+        for term, p in zip(self.terms[1:], duals[1:], strict=True):
+            total = total + term.adjoint(p)
+        return total
+
+    def norm_bound(self) -> float:
+        """An upper bound of the norm of all A_i on top of each other, √Σ‖A_i‖²."""
+        return math.hypot(*(term.operator.norm_bound(term.context) for term in self.terms))
+
+    def curvature(self) -> float:
+        """A Lipschitz constant of ∇f."""
+        return 0.0 if self.f is None else self.f.curvature()
+
+    def start(self, point: Point) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """x and the duals of a start; zeros for duals that are not given."""
+        x = point["x"][0]
+        duals = (
+            point["dual"][: len(self.terms)]
+            if "dual" in point
+            else tuple(torch.zeros_like(ax) for ax in self.forward(x))
+        )
+        return x, duals
+
+
+def relative_gap(primal: float, dual: float | None) -> float | None:
+    """(primal − dual) / (1 + |primal| + |dual|); +∞ while one of them is infinite."""
+    if dual is None:
+        return None
+    if math.isinf(primal) or math.isinf(dual):
+        return math.inf
+    return (primal - dual) / (1 + abs(primal) + abs(dual))
+
+
+def check_saddle(where: str, problem: object, point: Point) -> None:
+    """A saddle problem and a start that belongs to it."""
+    if not isinstance(problem, SaddleProblem):
+        hint = "Try SaddleProblem(Term(h, A), g=…), or ProximalGradient for problems without a linear map."
+        invalid_type(where, "a SaddleProblem", problem, hint)
+    if "x" not in point or not set(point) <= {"x", "dual", "split"} or len(point["x"]) != 1:
+        invalid_value(f"{where} start", "the block 'x' with one tensor (and 'dual')", point)
+    shape, wanted = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape
+    if shape != wanted:
+        invalid_value(f"{where} start", f"a batch of shape (batch, {', '.join(map(str, wanted))})", point["x"][0].shape)
+    if "dual" in point:
+        shapes = [tuple(ax.shape) for ax in problem.forward(point["x"][0])]
+        if [tuple(p.shape) for p in point["dual"][: len(shapes)]] != shapes:
+            invalid_value(f"{where} start", f"duals of shapes {shapes}", point)
+
+
+def check_proximable(where: str, function: object) -> None:
+    for name in ("value", "prox"):
+        if not callable(getattr(function, name, None)):
+            hint = "Regularisers and torchlift.solvers.functions have both."
+            invalid_type(where, f"a convex function with `value` and `prox` ({name} is missing)", function, hint)
