@@ -18,22 +18,18 @@ def prox(
     z: Tensor,
     step: float | Tensor,
     weight: float | Tensor,
-    share: float,
 ) -> Tensor:
-    """argmin_p ½‖p − z‖² + step·(weight·nonsmooth part of D + share·R)(p).
+    """argmin_p ½‖p − z‖² + step·(nonsmooth part of D + R)(p).
 
     For entries treated alone the composition is exact: the proximal map of
     φ + λ|·| is prox_φ after soft-thresholding whenever 0 minimises φ, and that
     of φ plus the indicator of an interval is the projection after prox_φ.
-
-    Args:
-        share: factor of the regulariser; 1/B for the mean over B samples.
     """
     if regulariser is None or regulariser.smooth:
         return lifting.prox_z(activation, z, step, weight)
     if isinstance(regulariser, L1):
-        return lifting.prox_z(activation, regulariser.prox(z, step * share), step, weight)
-    return regulariser.prox(lifting.prox_z(activation, z, step, weight), step * share)
+        return lifting.prox_z(activation, regulariser.prox(z, step), step, weight)
+    return regulariser.prox(lifting.prox_z(activation, z, step, weight), step)
 
 
 def check(lifting: Lifting, activation: ProximalActivation, regulariser: Regulariser, layer: int) -> None:

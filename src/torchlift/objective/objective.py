@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_like, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Setting, StackedEngine, States
+from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Setting, StackedEngine, States, Want
 from torchlift.liftings import Bregman, Lifting
 from torchlift.losses import Loss, SquaredError
 from torchlift.networks import Network
@@ -20,6 +20,7 @@ from torchlift.objective import combined, free_energy
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
 from torchlift.operators import Context
+from torchlift.prox import ProximalActivation
 from torchlift.regularisers import Regulariser
 
 T = TypeVar("T")
@@ -105,6 +106,29 @@ class Objective:
         return total / batch + self._parameter_value(total)
 
     @torch.no_grad()
+    def smooth_value(self, y: Tensor, x: Tensor, z: States, context: Context = None) -> float:
+        """The part of the objective that `gradients` belongs to; finite for all z."""
+        batch = len(y)
+        seen = self.engine.evaluate(y, z, context)
+        total = self._loss_value(seen.output, x).sum()
+        for part in seen.parts:
+            total = total + self.lifting.smooth_value(part.activation, part.z, part.v, part.weight).sum()
+        for residual in seen.coupling:
+            total = total + 0.5 * (self.coupling or 0.0) * residual.square().sum()
+        total = total + self._state_value(z, total, smooth=True)
+        return float(total / batch + self._parameter_value(total, smooth=True))
+
+    @torch.no_grad()
+    def nonsmooth_value(self, z: States) -> float:
+        """The part that `prox_states` and `prox_parameters` belong to."""
+        activations, weights = self.network.operators().activations, self.engine.setting.weights
+        total = z.storage[0].new_zeros((), dtype=self._dtype(z.storage[0])) if z.storage else torch.zeros(())
+        for layer, activation, weight in zip(z, activations, weights, strict=True):
+            total = total + self.lifting.nonsmooth_value(activation, layer.to(total.dtype), weight).sum()
+        total = total + self._state_value(z, total, smooth=False)
+        return float(total / max(z.batch, 1) + self._parameter_value(total, smooth=False))
+
+    @torch.no_grad()
     def report(self, y: Tensor, x: Tensor, z: States, context: Context = None) -> Report:
         """The objective split into loss, coupling, one penalty per layer and the feasibility gaps."""
         batch = len(self._check_input(y))
@@ -135,12 +159,19 @@ class Objective:
     # -- gradients and proximal steps ---------------------------------------------------------------------------------
 
     def gradients(
-        self, y: Tensor, x: Tensor, z: States | None = None, context: Context = None, out: Gradients | None = None
+        self,
+        y: Tensor,
+        x: Tensor,
+        z: States | None = None,
+        context: Context = None,
+        out: Gradients | None = None,
+        want: Want = "both",
     ) -> Gradients:
         """Gradients of everything that is smooth, in the lifted variables and in the parameters.
 
         Args:
             out: gradients of an earlier call on a batch of the same size, to be overwritten.
+            want: "states" or "parameters" to leave the other half out.
         """
         batch = len(self._check_input(y))
         if z is None:
@@ -148,9 +179,9 @@ class Objective:
             result = self._back_propagate(y, x, context)
         else:
             self._check_states(z, batch)
-            result = self.engine.gradients(y, x, z, context, out)
+            result = self.engine.gradients(y, x, z, context, out, want)
             self._add_state_gradients(z, result)
-            if self._free is not None:
+            if self._free is not None and want != "states":
                 free = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
                 for name, grad in self._free.gradients(y, y, free, context).parameters.items():
                     result.parameters[name] = result.parameters[name] - grad
@@ -163,16 +194,23 @@ class Objective:
     @torch.no_grad()
     def prox_states(self, z: States, step: float | Tensor) -> States:
         """argmin_p ½‖p − z‖² + step · (the part of the objective that is not smooth in z)."""
-        share = 1.0 / z.batch
         result = z.clone()
         activations = self.network.operators().activations
-        weights = self.engine.setting.weights
-        for j, (layer, activation, weight) in enumerate(zip(result, activations, weights, strict=True)):
-            regulariser = self.state_regularisers.get(j + 1)
+        for row, layer in enumerate(result):
             part = layer.to(self._dtype(layer))
-            new = combined.prox(self.lifting, activation, regulariser, part, step * share, weight, 1.0)
-            layer.copy_(new)
+            layer.copy_(self._prox_row(activations, row, part, step))
         return result
+
+    def prox_layer(self, row: int, layer: Tensor, step: float | Tensor) -> Tensor:
+        """`prox_states` for one layer, counted from 0."""
+        return self._prox_row(self.network.operators().activations, row, layer, step)
+
+    def _prox_row(
+        self, activations: tuple[ProximalActivation, ...], row: int, layer: Tensor, step: float | Tensor
+    ) -> Tensor:
+        share = step / layer.shape[0]
+        weight, regulariser = self.engine.setting.weights[row], self.state_regularisers.get(row + 1)
+        return combined.prox(self.lifting, activations[row], regulariser, layer, share, weight)
 
     @torch.no_grad()
     def prox_parameters(self, parameters: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
@@ -211,13 +249,16 @@ class Objective:
         self.loss.check(tuple(output.shape), x, values=False)
         return self.loss.value(output, x)
 
-    def _state_value(self, z: States, like: Tensor) -> Tensor:
-        values = [r.value(z[layer - 1].to(like.dtype)) for layer, r in self.state_regularisers.items()]
+    def _state_value(self, z: States, like: Tensor, smooth: bool | None = None) -> Tensor:
+        """The regularisers on states: all, or only those that are (not) smooth."""
+        chosen = [(layer, r) for layer, r in self.state_regularisers.items() if smooth in (None, r.smooth)]
+        values = [regulariser.value(z[layer - 1].to(like.dtype)) for layer, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
-    def _parameter_value(self, like: Tensor) -> Tensor:
-        pairs = self.parameter_regularisers.items()
-        values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in pairs]
+    def _parameter_value(self, like: Tensor, smooth: bool | None = None) -> Tensor:
+        """The regularisers on parameters: all, or only those that are (not) smooth."""
+        chosen = [(name, r) for name, r in self.parameter_regularisers.items() if smooth in (None, r.smooth)]
+        values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
     def _add_state_gradients(self, z: States, result: Gradients) -> None:

@@ -1,0 +1,157 @@
+"""The weights of all layers, minimised exactly with the lifted variables fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchlift.core.tensors import Point
+from torchlift.engine import StackedEngine, States
+from torchlift.engine.stacked import Segment
+from torchlift.liftings import MACQP
+from torchlift.objective.fit import LayerFit, fit
+from torchlift.objective.objective import Objective
+from torchlift.regularisers import Ridge
+from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """ρ/2 ‖θ − θ₀‖² on all parameters: a ridge, the proximal term of an implicit step, or both."""
+
+    strength: float
+    values: Mapping[str, Tensor]
+
+    def of(self, names: tuple[str, str], segment: Segment) -> tuple[Tensor, Tensor | None] | None:
+        """θ₀ of the segment's weights and biases; None stands for zero."""
+        if names[0] not in self.values:
+            return None
+        run = segment.dense
+        weight = segment.part_of(dict(self.values), names[0], run.weight)
+        return weight, None if run.bias is None else segment.part_of(dict(self.values), names[1], run.bias)
+
+
+@torch.no_grad()
+def minimise_parameters(
+    objective: Objective,
+    y: Tensor,
+    x: Tensor,
+    z: States,
+    tolerance: float,
+    near: Mapping[str, Tensor] | None = None,
+    strength: float = 0.0,
+) -> dict[str, Tensor] | None:
+    """New values of all parameters, or None where a layer is not dense or a regulariser is not one ridge for all.
+
+    Bregman, Fenchel and classical penalties go through the ridge majoriser
+    (`fit`), MAC-QP through Levenberg–Marquardt, the output layer through the
+    majoriser of its loss.
+
+    Args:
+        near, strength: add strength/2 ‖θ − near‖².
+    """
+    engine = objective.engine
+    ridge = _ridge(objective)
+    if not isinstance(engine, StackedEngine) or engine.needs_form or engine.tail is None or ridge is None:
+        return None
+    if not math.isfinite(objective.loss.curvature()):
+        return None
+    total = ridge + strength
+    values = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
+    anchor = Anchor(total, values)
+    found: dict[str, Tensor] = {}
+    for segment, inputs, outputs in engine.dense_layers(y, z):
+        if isinstance(objective.lifting, MACQP):
+            new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
+        else:
+            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance)
+        _store(found, segment, *new)
+    last = (z[-1].to(y.dtype) if len(z) else y).unsqueeze(0)
+    loss = objective.loss
+    _store(
+        found,
+        engine.tail,
+        *_fit(engine.tail, last, lambda v: loss.grad(v[0], x)[None], loss.curvature(), anchor, tolerance),
+    )
+    return found
+
+
+def _majorised(
+    objective: Objective, segment: Segment, inputs: Tensor, outputs: Tensor, anchor: Anchor, tolerance: float
+) -> tuple[Tensor, Tensor | None]:
+    lifting, activation, mu = objective.lifting, segment.activation, segment.weight
+    curvature = mu * lifting.curvature_v(activation)
+    return _fit(segment, inputs, lambda v: lifting.grad_v(activation, outputs, v, mu), curvature, anchor, tolerance)
+
+
+def _fit(
+    segment: Segment,
+    inputs: Tensor,
+    residual: Callable[[Tensor], Tensor],
+    curvature: float | Tensor,
+    anchor: Anchor,
+    tolerance: float,
+) -> tuple[Tensor, Tensor | None]:
+    weights = segment.weights()
+    bias = None if weights.b is None else weights.b.squeeze(1)
+    near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
+    return fit(LayerFit(inputs, residual, curvature, near, anchor.strength), weights.W, bias, tolerance)
+
+
+def _store(found: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:
+    run = segment.dense
+    segment.part_of(found, run.weight_name, run.weight).copy_(weight)
+    if run.bias is not None and bias is not None:
+        segment.part_of(found, run.bias_name, run.bias).copy_(bias)
+
+
+def _ridge(objective: Objective) -> float | None:
+    """The weight of one ridge on all parameters, 0 without regularisers, None for anything else."""
+    table = objective.parameter_regularisers
+    if not table:
+        return 0.0
+    kinds = set(table.values())
+    one = next(iter(kinds))
+    everywhere = len(table) == sum(1 for _ in objective.network.parameters())
+    return one.weight if len(kinds) == 1 and isinstance(one, Ridge) and everywhere else None
+
+
+def _levenberg_marquardt(
+    segment: Segment, inputs: Tensor, outputs: Tensor, anchor: Anchor, tolerance: float
+) -> tuple[Tensor, Tensor | None]:
+    """MAC-QP: ½‖√(μ/B)(σ(Wu + b) − z)‖² + ρ/2‖Θ − Θ₀‖², layer by layer."""
+    weights = segment.weights()
+    near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
+    found = []
+    for i in range(segment.count):
+        bias = None if weights.b is None else weights.b[i, 0]
+        theta = _joined(weights.W[i], bias)
+        X = inputs[i] if bias is None else _joined(inputs[i], inputs.new_ones(inputs.shape[1]))
+        base = torch.zeros_like(theta) if near is None else _joined(near[0][i], None if near[1] is None else near[1][i])
+        mu = float(segment.weight[i]) if isinstance(segment.weight, Tensor) else segment.weight
+        residual = _residual(segment, X, outputs[i], base, (mu / len(X)) ** 0.5, anchor.strength**0.5)
+        stopping = Stopping(max_steps=50, change=None, residual=max(tolerance, 1e-12))
+        start = Point({"x": theta.flatten()})
+        solution = solve(NonlinearLeastSquares(residual), GaussNewton(), start, stopping=stopping, record_every=0)
+        found.append(solution.point["x"][0].view_as(theta))
+    joint = torch.stack(found)
+    return (joint, None) if weights.b is None else (joint[..., :-1].contiguous(), joint[..., -1].contiguous())
+
+
+def _residual(
+    segment: Segment, X: Tensor, z: Tensor, base: Tensor, scale: float, root: float
+) -> Callable[[Tensor], Tensor]:
+    def residual(flat: Tensor) -> Tensor:
+        theta = flat.view_as(base)
+        gap = scale * (segment.activation(X @ theta.T) - z).flatten()
+        return torch.cat([gap, root * (theta - base).flatten()]) if root else gap
+
+    return residual
+
+
+def _joined(weight: Tensor, column: Tensor | None) -> Tensor:
+    return weight if column is None else torch.cat([weight, column[:, None]], dim=1)

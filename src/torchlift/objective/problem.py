@@ -1,0 +1,292 @@
+"""A training objective on a batch, as a `Problem` for any solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_size
+from torchlift.core.errors import invalid_value
+from torchlift.core.problem import Problem
+from torchlift.core.tensors import Factor, Point
+from torchlift.engine import StackedEngine, States, Want
+from torchlift.liftings import MACQP
+from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
+from torchlift.objective.objective import Objective
+from torchlift.objective.parameters import minimise_parameters
+from torchlift.operators import Context
+from torchlift.solvers.implicit_sgd import StochasticProblem
+
+T = TypeVar("T")
+Split: TypeAlias = Literal["whole", "odd-even", "layers"]
+
+
+class TrainingProblem(Problem):
+    """min over θ and z of an objective on one batch.
+
+    Blocks are "parameters" and the lifted variables: "states" as a whole,
+    "states odd" and "states even", or "states 1", …, "states J". For fixed z
+    the layers' weights do not meet, so "parameters" is one convex problem per
+    layer; for chains the odd layers do not meet either when the even ones are
+    fixed.
+
+    The network's own parameters are overwritten whenever a point is evaluated.
+
+    Args:
+        objective: a lifted objective (not Conventional, not Contrastive).
+        y, x: inputs and targets.
+        split: how the lifted variables are divided into blocks.
+    """
+
+    def __init__(
+        self, objective: Objective, y: Tensor, x: Tensor, *, split: Split = "whole", context: Context = None
+    ) -> None:
+        if objective.lifting.hard or objective.lifting.contrastive:
+            name = type(objective.lifting).__name__
+            invalid_value("TrainingProblem", "a lifting with free states", name, "Use Bregman, for example.")
+        if split not in ("whole", "odd-even", "layers"):
+            invalid_value("TrainingProblem split", "'whole', 'odd-even' or 'layers'", repr(split))
+        if objective.coupling is not None:
+            invalid_value("TrainingProblem", "a hard coupling", "a quadratic one", "Leave `coupling` out.")
+        if not objective.loss.smooth:
+            name = type(objective.loss).__name__
+            invalid_value("TrainingProblem loss", "a smooth loss", name, "Use Huber or SquaredError.")
+        self.objective, self.y, self.x, self.context = objective, y, x, context
+        self.names = [name for name, p in objective.network.named_parameters() if p.requires_grad]
+        self.split = split
+        self.rows = _rows(len(objective.layout.shapes), split)
+        self._states = objective.initialise(y, context=context)
+        self._loaded: dict[str, tuple[Tensor, ...]] = {}
+        self._bounds: dict[str, tuple[tuple[Tensor, ...], Any]] = {}
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return ("parameters", *self.rows)
+
+    def start(self, how: str = "forward", generator: torch.Generator | None = None) -> Point:
+        """The network's current parameters, and lifted variables as `Objective.initialise` makes them."""
+        z = self.objective.initialise(self.y, how, context=self.context, generator=generator)
+        parameters = [self.objective.network.get_parameter(name).detach().clone() for name in self.names]
+        return self.point(parameters, z)
+
+    def point(self, parameters: Sequence[Tensor], z: States) -> Point:
+        """A point from parameters (in the order of `names`) and states, which are copied."""
+        blocks = {block: [part.clone() for part in self._tensors(z, block)] for block in self.rows}
+        return Point({"parameters": parameters, **blocks})
+
+    def states(self, point: Point) -> States:
+        """The lifted variables of a point, as states that share nothing with it."""
+        self._load(point)
+        return self._states.clone()
+
+    @torch.no_grad()
+    def smooth_value(self, point: Point) -> float:
+        self._load(point)
+        return self.objective.smooth_value(self.y, self.x, self._states, self.context)
+
+    @torch.no_grad()
+    def nonsmooth_value(self, point: Point) -> float:
+        self._load(point)
+        return self.objective.nonsmooth_value(self._states)
+
+    @torch.no_grad()
+    def value(self, point: Point) -> float:
+        self._load(point)
+        return float(self.objective.value(self.y, self.x, self._states, self.context))
+
+    def parts(self, point: Point) -> Mapping[str, float]:
+        """Loss, one penalty per layer, regularisers."""
+        self._load(point)
+        report = self.objective.report(self.y, self.x, self._states, self.context)
+        layers = {f"layer {j}": penalty for j, penalty in enumerate(report.penalties, start=1)}
+        return {"loss": report.loss, **layers, "regularisation": report.regularisation}
+
+    def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
+        self._load(point)
+        wanted = self.blocks if blocks is None else tuple(blocks)
+        want: Want = "both"
+        if "parameters" not in wanted or len(wanted) == 1:
+            want = "parameters" if "parameters" in wanted else "states"
+        found = self.objective.gradients(self.y, self.x, self._states, self.context, want=want)
+        result: dict[str, Sequence[Tensor]] = {}
+        for block in wanted:
+            if block == "parameters":
+                result[block] = [found.parameters[name] for name in self.names]
+            else:
+                result[block] = self._tensors(found.z, block)
+        return Point(result)
+
+    @torch.no_grad()
+    def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
+        result: dict[str, Sequence[Tensor]] = {}
+        for block in point:
+            if block == "parameters":
+                values = dict(zip(self.names, point[block], strict=True))
+                step = steps[block]
+                assert not isinstance(step, tuple)  # parameters are not `elementwise`
+                result[block] = list(self.objective.prox_parameters(values, step).values())
+            else:
+                result[block] = self._prox_states(point[block], self.rows[block], steps[block])
+        return Point(result)
+
+    def bound(self, point: Point, block: str) -> float | None:
+        engine = self.objective.engine
+        if not isinstance(engine, StackedEngine) or engine.needs_form:
+            return None
+        self._load(point)
+        if block == "parameters":
+            fixed = tuple(tensor for name in self.rows for tensor in point[name])
+            return self._once("parameters", fixed, lambda: parameter_bound(self.objective, self.y, self._states))
+        norms = self._once("norms", point["parameters"], lambda: layer_norms(self.objective))
+        return state_bound(self.objective, norms, self.rows[block], len(self.y), joint=self.split == "whole")
+
+    def minimise(
+        self, point: Point, block: str, tolerance: float, anchor: Point | None = None, strength: float = 0.0
+    ) -> Point | None:
+        if block != "parameters":
+            return None
+        self._load(point)
+        near = dict(zip(self.names, anchor[block], strict=True)) if anchor is not None and block in anchor else {}
+        found = minimise_parameters(
+            self.objective, self.y, self.x, self._states, tolerance, near, strength if near else 0.0
+        )
+        if found is None:
+            return None
+        return point.merge(Point({block: [found[name] for name in self.names]}))
+
+    def smooth(self, block: str) -> bool:
+        if block == "parameters":
+            return all(r.smooth for r in self.objective.parameter_regularisers.values())
+        if not isinstance(self.objective.lifting, MACQP):
+            return False
+        return all(r.smooth for r in self.objective.state_regularisers.values())
+
+    def elementwise(self, block: str) -> bool:
+        if block == "parameters":
+            return self.smooth(block)
+        activations = self.objective.network.operators().activations
+        return all(activations[row].dim is None for row in self.rows[block])
+
+    def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
+        """A bound that depends on some tensors only, computed again when they are others."""
+        known = self._bounds.get(name)
+        if known is None or len(known[0]) != len(key) or any(a is not b for a, b in zip(known[0], key, strict=True)):
+            known = self._bounds[name] = (key, compute())
+        return known[1]
+
+    def _tensors(self, z: States, block: str) -> Sequence[Tensor]:
+        return list(z.buffers) if self.split == "whole" else [z[row] for row in self.rows[block]]
+
+    def _prox_states(self, tensors: tuple[Tensor, ...], rows: tuple[int, ...], step: Factor) -> list[Tensor]:
+        steps = step if isinstance(step, tuple) else (step,) * len(tensors)
+        if self.split != "whole":
+            pairs = zip(tensors, rows, steps, strict=True)
+            return [self.objective.prox_layer(row, tensor, size) for tensor, row, size in pairs]
+        result = []
+        for buffer, (first, count), size in zip(tensors, self.objective.layout.runs, steps, strict=True):
+            sizes = size if isinstance(size, Tensor) else [size] * count
+            layers = [self.objective.prox_layer(first + i, buffer[i], sizes[i]) for i in range(count)]
+            result.append(torch.stack(layers))
+        return result
+
+    def _load(self, point: Point) -> None:
+        """Put a point into the network and the states; blocks that are there already are left alone."""
+        with torch.no_grad():
+            for block in point:
+                tensors = point[block]
+                known = self._loaded.get(block)
+                if known is not None and all(a is b for a, b in zip(known, tensors, strict=True)):
+                    continue
+                if block == "parameters":
+                    targets: Sequence[Tensor] = [self.objective.network.get_parameter(name) for name in self.names]
+                else:
+                    targets = self._tensors(self._states, block)
+                for target, tensor in zip(targets, tensors, strict=True):
+                    target.copy_(tensor)
+                self._loaded[block] = tensors
+
+
+def _rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
+    """Block name → rows (layers counted from 0)."""
+    if split == "whole":
+        return {"states": tuple(range(depth))} if depth else {}
+    if split == "odd-even":
+        parts = {"states odd": tuple(range(0, depth, 2)), "states even": tuple(range(1, depth, 2))}
+        return {name: rows for name, rows in parts.items() if rows}
+    return {f"states {j + 1}": (j,) for j in range(depth)}
+
+
+class TrainingBatches(StochasticProblem):
+    """Mini-batches of a data set: each epoch visits every sample once, in an order drawn from the seed.
+
+    Args:
+        objective: a lifted objective.
+        y, x: all inputs and targets.
+        batch_size: samples per batch; the last batch of an epoch may be smaller.
+        seed: of the order of samples.
+        split, start: how each batch's lifted variables are divided, and where they start.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        y: Tensor,
+        x: Tensor,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        split: Split = "whole",
+        start: str = "forward",
+    ) -> None:
+        self.objective, self.y, self.x = objective, y, x
+        self.size = min(check_size("batch_size", batch_size), len(y))
+        self.seed = check_size("seed", seed, minimum=0)
+        self.split: Split = split
+        self.how = start
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return ("parameters",)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches per epoch."""
+        return -(-len(self.y) // self.size)
+
+    def start(self) -> Point:
+        """The network's current parameters."""
+        named = self.objective.network.named_parameters()
+        return Point({"parameters": [p.detach().clone() for _, p in named if p.requires_grad]})
+
+    def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
+        chosen = self._indices(count)
+        self._load(parameters)
+        problem = TrainingProblem(self.objective, self.y[chosen], self.x[chosen], split=self.split)
+        return problem, problem.start(self.how).merge(parameters)
+
+    def value(self, parameters: Point) -> float:
+        """The mean loss of the network itself, over all samples."""
+        self._load(parameters)
+        with torch.no_grad():
+            losses = [
+                self.objective.loss.value(self.objective.network(y), x).sum()
+                for y, x in zip(self.y.split(self.size), self.x.split(self.size), strict=True)
+            ]
+        return float(torch.stack(losses).sum()) / len(self.y)
+
+    def _indices(self, count: int) -> Tensor:
+        epoch, position = divmod(count, self.per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._order = (epoch, torch.randperm(len(self.y), generator=generator))
+        return self._order[1][position * self.size : (position + 1) * self.size].to(self.y.device)
+
+    def _load(self, parameters: Point) -> None:
+        targets = [p for _, p in self.objective.network.named_parameters() if p.requires_grad]
+        with torch.no_grad():
+            for target, value in zip(targets, parameters["parameters"], strict=True):
+                target.copy_(value)
