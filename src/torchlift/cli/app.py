@@ -14,12 +14,13 @@ import tyro
 
 from torchlift import __version__
 from torchlift.cli.bench_layers import BenchLayers
+from torchlift.cli.bench_solvers import BenchSolvers
 from torchlift.cli.command import Command
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
-COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, BenchLayers)}
+COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, BenchLayers, BenchSolvers)}
 """By name; a name of two words, such as "bench layers", is written as two arguments."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

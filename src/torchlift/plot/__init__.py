@@ -1,6 +1,7 @@
 """Figures; every function returns a matplotlib figure. Needs the extra `torchlift[plot]`."""
 
 from torchlift.plot.blocks import blocks
+from torchlift.plot.descent import descent
 from torchlift.plot.speed import layers
 
-__all__ = ["blocks", "layers"]
+__all__ = ["blocks", "descent", "layers"]
