@@ -53,10 +53,12 @@ def test_one_version(repository: Path) -> None:
     assert f"\n## [{version}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_readme_example_runs(repository: Path) -> None:
+def test_readme_examples_run(repository: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (repository / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     assert "W =" in run_python(blocks[0])
+    trained = run_python(blocks[1])
+    assert "layer 2" in trained and "BlockCoordinateDescent" in trained
 
 
 def test_typed_and_complete() -> None:

@@ -3,7 +3,19 @@
 Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
 """
 
-from torchlift import engine, imaging, liftings, losses, networks, objective, operators, plot, prox, regularisers
+from torchlift import (
+    engine,
+    imaging,
+    liftings,
+    losses,
+    networks,
+    objective,
+    operators,
+    plot,
+    prox,
+    regularisers,
+    solvers,
+)
 from torchlift.networks import lift
 from torchlift.objective import Objective
 from torchlift.prox import (
@@ -64,4 +76,5 @@ __all__ = [
     "plot",
     "prox",
     "regularisers",
+    "solvers",
 ]

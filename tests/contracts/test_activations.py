@@ -87,6 +87,16 @@ def test_prox_with_tensor_steps_equals_prox_with_numbers(activation: ProximalAct
 
 
 @every
+@quick
+@given(v=values)
+def test_in_place_gives_the_same_bits(activation: ProximalActivation, v: Tensor) -> None:
+    expected = activation(v).clone()
+    found = v.clone()
+    assert activation.apply_(found) is found
+    assert torch.equal(found, expected)
+
+
+@every
 def test_prox_with_step_one_is_sigma(activation: ProximalActivation) -> None:
     v = torch.linspace(-9, 9, 60, dtype=torch.float64).view(20, 3)
     assert torch.equal(activation.prox(v), activation(v))

@@ -80,9 +80,7 @@ def _explicit(problem: LeastSquares, rate: float, steps: int) -> float:
     return problem.value(Point({"x": x}))
 
 
-def test_stable_over_four_orders_of_magnitude_where_explicit_steps_diverge(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_stable_over_four_orders_of_magnitude_where_explicit_steps_diverge() -> None:
     problem = LeastSquares()
     start = Point({"x": torch.zeros(5, dtype=torch.float64)})
     least, first = problem.value(Point({"x": problem.best})), problem.value(start)
@@ -97,7 +95,6 @@ def test_stable_over_four_orders_of_magnitude_where_explicit_steps_diverge(
         assert implicit - least < 1e-2 * (first - least), rate
         if rate >= 1:
             assert explicit > 1e6 * first, rate
-    assert "implicit" in capsys.readouterr().out
 
 
 def test_small_steps_agree_with_explicit_ones() -> None:

@@ -103,7 +103,7 @@ class Engine(ABC):
         out: Gradients | None = None,
         want: Want = "both",
     ) -> Gradients:
-        """All partial gradients of the mean objective over the batch.
+        """All partial gradients of the mean objective over the batch; to be called under `torch.no_grad()`.
 
         Args:
             out: gradients of an earlier call whose memory may be used again.

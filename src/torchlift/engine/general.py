@@ -63,7 +63,7 @@ class GeneralEngine(Engine):
             u, residuals = self._states(form, y, layers, free or None, context)
             v = [form.pre_activation(j, u, context) for j in range(form.depth)]
             output = form.output(u, context)
-        result = Gradients(z.empty_like(y.dtype), {})
+        result = Gradients(z.gradient_like(y.dtype), {})
         pulled = [(output, scale * self.setting.loss.grad(output.detach(), x))]
         own = []
         for part in self._parts(form, [layer.detach() for layer in layers], [each.detach() for each in v]):

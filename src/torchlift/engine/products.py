@@ -10,8 +10,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-#: Below this many multiplications per layer the call itself costs more than its arithmetic: always batch.
+#: Up to this many multiplications per layer a call costs more than its arithmetic: always one for all layers.
 SMALL = 1 << 18
+#: From this many on the arithmetic dominates: always one layer at a time.
+LARGE = 1 << 26
+#: Bytes of all outputs beyond which one layer at a time is better, because its temporaries stay in the cache.
+CACHE = 1 << 22
 
 
 def affine(inputs: Tensor, transposed: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
@@ -42,16 +46,22 @@ def weight_gradient(residual: Tensor, inputs: Tensor, out: Tensor) -> Tensor:
     return torch.bmm(residual.transpose(1, 2), inputs, out=out)
 
 
-def prefer_batched(count: int, batch: int, weight: Tensor) -> bool:
-    """Whether one product for all layers beats one per layer; measured once where it is not obvious.
+def bias_gradient(residual: Tensor, out: Tensor) -> Tensor:
+    """out_j = Σ_i residual_ji for residual (J, B, out)."""
+    if residual.shape[1] == 1:
+        return out.copy_(residual.squeeze(1))
+    return torch.sum(residual, 1, out=out)
 
-    For large layers the loop also keeps each layer's temporaries in the cache.
-    """
+
+def prefer_batched(count: int, batch: int, weight: Tensor) -> bool:
+    """Whether one product for all layers beats one per layer; measured once where it is not obvious."""
     outputs, inputs = weight.shape[1:]
     if count == 1:
         return False
     if batch * inputs * outputs <= SMALL or weight.device.type == "cuda":
         return True
+    if batch * inputs * outputs >= LARGE or count * batch * outputs * weight.element_size() > CACHE:
+        return False
     threads = torch.get_num_threads() if weight.device.type == "cpu" else 0
     return _measured(count, batch, outputs, inputs, weight.dtype, weight.device, threads)
 

@@ -122,10 +122,9 @@ class StackedEngine(Engine):
                 v = call.form.pre_activation(segment.start, self._padded(call, segment), context)
                 slots[0].copy_(segment.activation(v))
             else:
-                slots.copy_(segment.activation(self._affine(segment, self._inputs(call, segment), slots)))
+                segment.activation.apply_(self._affine(segment, self._inputs(call, segment), slots))
         return result
 
-    @torch.no_grad()
     def gradients(
         self,
         y: Tensor,
@@ -136,7 +135,7 @@ class StackedEngine(Engine):
         want: Want = "both",
     ) -> Gradients:
         call = self._call(y, z, context, want)
-        result = Gradients(z.empty_like(y.dtype), {}) if out is None else out
+        result = Gradients(z.gradient_like(y.dtype), {}) if out is None else out
         taped: dict[str, Tensor] = {}
         for segment in self._pieces(len(y)):
             if segment.run is None:
@@ -176,10 +175,12 @@ class StackedEngine(Engine):
             target = segment.part_of(result.parameters, run.weight_name, run.weight)
             products.weight_gradient(residual, inputs, target)
         if run.bias is not None and run.bias.requires_grad:
-            torch.sum(residual, 1, out=segment.part_of(result.parameters, run.bias_name, run.bias))
+            products.bias_gradient(residual, segment.part_of(result.parameters, run.bias_name, run.bias))
 
     def _dense_output_gradients(self, call: _Call, x: Tensor, result: Gradients, tail: Segment) -> None:
-        residual = self.setting.loss.grad(self._output(call), x).mul_(call.scale)
+        residual = self.setting.loss.grad(self._output(call), x)
+        if call.scale != 1.0:
+            residual.mul_(call.scale)
         if self.segments and call.want != "parameters":
             self._slot(result.z, len(self.layout.shapes) - 1).addmm_(residual, tail.weights().first)
         if call.want == "states":
@@ -188,7 +189,7 @@ class StackedEngine(Engine):
         if run.weight.requires_grad:
             torch.mm(residual.T, call.last, out=tail.part_of(parameters, run.weight_name, run.weight)[0])
         if run.bias is not None and run.bias.requires_grad:
-            torch.sum(residual, 0, out=tail.part_of(parameters, run.bias_name, run.bias)[0])
+            products.bias_gradient(residual.unsqueeze(0), tail.part_of(parameters, run.bias_name, run.bias))
 
     def _block_gradients(self, call: _Call, segment: Segment, result: Gradients, taped: dict[str, Tensor]) -> None:
         """One block of any kind: its adjoint and parameter gradients in one vector–Jacobian product."""
@@ -351,8 +352,4 @@ def _same(one: ProximalActivation, other: ProximalActivation) -> bool:
 
 def _places(layout: Layout) -> list[tuple[int, int]]:
     """Buffer and position of u_0 = y (if it has one), u_1, …, u_J."""
-    places = [(0, 0)]
-    for group, (_, count) in enumerate(layout.runs):
-        shift = 1 if group == 0 and layout.holds_input else 0
-        places += [(group, shift + i) for i in range(count)]
-    return places
+    return [(0, -1), *((group, i) for group, (_, count) in enumerate(layout.runs) for i in range(count))]

@@ -92,14 +92,16 @@ class States(Sequence[Tensor]):
         return (self[j] for j in range(len(self)))
 
     def view(self, group: int, index: int, count: int) -> Tensor:
-        """Slots index, …, index + count − 1 of a storage buffer, or one slot without the layer axis for count 0.
+        """Layers index, …, index + count − 1 of a buffer, or one layer without its axis for count 0.
 
-        Views are kept, because engines ask for the same ones in every step.
+        Index −1 is the input. Views are kept, because engines ask for the same
+        ones in every step.
         """
         key = (group, index, count)
         if key not in self._views:
+            shift = 1 if group == 0 and self.layout.holds_input else 0
             buffer = self.storage[group]
-            self._views[key] = buffer.narrow(0, index, count) if count else buffer[index]
+            self._views[key] = buffer.narrow(0, index + shift, count) if count else buffer[index + shift]
         return self._views[key]
 
     def in_dtype(self, dtype: torch.dtype) -> States:
@@ -136,6 +138,12 @@ class States(Sequence[Tensor]):
         if self.layout.holds_input:
             twin.storage[0][0].copy_(self.storage[0][0])
         return twin
+
+    def gradient_like(self, dtype: torch.dtype | None = None) -> States:
+        """Unset states for a gradient: the same layers, without a slot for the input."""
+        layout = Layout(self.layout.shapes)
+        storage = tuple(torch.empty_like(buffer, dtype=dtype) for buffer in self.buffers)
+        return States(layout, storage, batch=self.batch)
 
     def numel(self) -> int:
         own = sum(buffer.numel() for buffer in self.buffers)

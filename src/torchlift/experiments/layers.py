@@ -164,7 +164,7 @@ def _memory(objective: Objective, y: Tensor, x: Tensor, buffer: int) -> float:
     with PeakMemory() as memory:
         z = objective.initialise(y, "input")
         parameters = {name: torch.empty_like(p) for name, p in objective.engine.trainable().items()}
-        found = objective.gradients(y, x, z, out=Gradients(z.empty_like(), parameters))
+        found = objective.gradients(y, x, z, out=Gradients(z.gradient_like(), parameters))
     own = sum(grad.numel() * grad.element_size() for grad in found.parameters.values())
     return (memory.peak - own) / buffer
 

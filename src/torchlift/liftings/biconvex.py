@@ -35,19 +35,23 @@ class BiconvexLifting(Lifting):
     def prox_z(self, activation: ProximalActivation, z: Tensor, step: float | Tensor, weight: float | Tensor) -> Tensor:
         return activation.prox(z, step * weight)
 
-    @torch.no_grad()
     def gradients(
         self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(grad_z, grad_v), where grad_z overwrites v and σ(v) is all that is allocated."""
+        """(grad_z, grad_v), where grad_z overwrites v and σ(v) is all that is allocated.
+
+        Not for tensors that autograd watches: engines call this in every step, without a tape.
+        """
         residual = activation(v)
         if residual is v or residual.data_ptr() == v.data_ptr():
             residual = residual.clone()  # the identity hands back its argument, which is about to change
         residual.sub_(z)
         torch.sub(z, v, out=v)
-        if isinstance(weight, Tensor) or weight != 1:
+        if isinstance(weight, Tensor):
             residual.mul_(weight)
             v.mul_(weight)
+        elif weight != 1:
+            torch._foreach_mul_((residual, v), weight)  # pyright: ignore[reportPrivateImportUsage]
         return v, residual
 
     def curvature_z(self, activation: ProximalActivation) -> float:

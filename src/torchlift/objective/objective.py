@@ -174,21 +174,20 @@ class Objective:
             want: "states" or "parameters" to leave the other half out.
         """
         batch = len(self._check_input(y))
-        if z is None:
-            self._need_states()
-            result = self._back_propagate(y, x, context)
-        else:
-            self._check_states(z, batch)
-            result = self.engine.gradients(y, x, z, context, out, want)
-            self._add_state_gradients(z, result)
-            if self._free is not None and want != "states":
-                free = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
-                for name, grad in self._free.gradients(y, y, free, context).parameters.items():
-                    result.parameters[name] = result.parameters[name] - grad
-        for name, regulariser in self.parameter_regularisers.items():
-            if regulariser.smooth and name in result.parameters:
-                parameter = self.network.get_parameter(name).detach()
-                result.parameters[name] = result.parameters[name] + regulariser.grad(parameter)
+        with torch.no_grad():
+            if z is None:
+                self._need_states()
+                result = self._back_propagate(y, x, context)
+            else:
+                self._check_states(z, batch)
+                result = self.engine.gradients(y, x, z, context, out, want)
+                self._add_regulariser_gradients(z, result)
+                if self._free is not None and want != "states":
+                    self._subtract_free_gradients(y, context, result)
+            for name, regulariser in self.parameter_regularisers.items():
+                if regulariser.smooth and name in result.parameters:
+                    parameter = self.network.get_parameter(name).detach()
+                    result.parameters[name] = result.parameters[name] + regulariser.grad(parameter)
         return result
 
     @torch.no_grad()
@@ -261,7 +260,14 @@ class Objective:
         values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
-    def _add_state_gradients(self, z: States, result: Gradients) -> None:
+    def _subtract_free_gradients(self, y: Tensor, context: Context, result: Gradients) -> None:
+        """The contrastive scheme: minus the gradient at the free solution."""
+        assert self._free is not None  # contrastive objectives only
+        free = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
+        for name, grad in self._free.gradients(y, y, free, context).parameters.items():
+            result.parameters[name] = result.parameters[name] - grad
+
+    def _add_regulariser_gradients(self, z: States, result: Gradients) -> None:
         for layer, regulariser in self.state_regularisers.items():
             if regulariser.smooth:
                 slot = result.z[layer - 1]

@@ -18,6 +18,7 @@ from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.operators import Context
+from torchlift.operators.context import map_context
 from torchlift.solvers.implicit_sgd import StochasticProblem
 
 T = TypeVar("T")
@@ -227,6 +228,7 @@ class TrainingBatches(StochasticProblem):
         y, x: all inputs and targets.
         batch_size: samples per batch; the last batch of an epoch may be smaller.
         seed: of the order of samples.
+        context: per-sample context of the operators, such as one mask per image.
         split, start: how each batch's lifted variables are divided, and where they start.
     """
 
@@ -238,10 +240,11 @@ class TrainingBatches(StochasticProblem):
         batch_size: int,
         *,
         seed: int = 0,
+        context: Context = None,
         split: Split = "whole",
         start: str = "forward",
     ) -> None:
-        self.objective, self.y, self.x = objective, y, x
+        self.objective, self.y, self.x, self.context = objective, y, x, context
         self.size = min(check_size("batch_size", batch_size), len(y))
         self.seed = check_size("seed", seed, minimum=0)
         self.split: Split = split
@@ -262,21 +265,33 @@ class TrainingBatches(StochasticProblem):
         named = self.objective.network.named_parameters()
         return Point({"parameters": [p.detach().clone() for _, p in named if p.requires_grad]})
 
-    def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
-        chosen = self._indices(count)
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters, in the order of the block."""
+        return [name for name, p in self.objective.network.named_parameters() if p.requires_grad]
+
+    def data(self, count: int, parameters: Point) -> tuple[Tensor, Tensor, Context]:
+        """Inputs, targets and context of batch number `count`, with the parameters put into the network."""
         self._load(parameters)
-        problem = TrainingProblem(self.objective, self.y[chosen], self.x[chosen], split=self.split)
+        chosen = self._indices(count)
+        return self.y[chosen], self.x[chosen], map_context(self.context, lambda tensor: tensor[chosen])
+
+    def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
+        y, x, context = self.data(count, parameters)
+        problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
         return problem, problem.start(self.how).merge(parameters)
 
     def value(self, parameters: Point) -> float:
         """The mean loss of the network itself, over all samples."""
         self._load(parameters)
+        total = 0.0
         with torch.no_grad():
-            losses = [
-                self.objective.loss.value(self.objective.network(y), x).sum()
-                for y, x in zip(self.y.split(self.size), self.x.split(self.size), strict=True)
-            ]
-        return float(torch.stack(losses).sum()) / len(self.y)
+            for first in range(0, len(self.y), self.size):
+                part = slice(first, first + self.size)
+                context = map_context(self.context, lambda tensor, part=part: tensor[part])
+                output = self.objective.network(self.y[part], context)
+                total += float(self.objective.loss.value(output, self.x[part]).sum())
+        return total / len(self.y)
 
     def _indices(self, count: int) -> Tensor:
         epoch, position = divmod(count, self.per_epoch)

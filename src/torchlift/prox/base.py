@@ -27,6 +27,10 @@ class ProximalActivation(ABC):
     def __call__(self, v: Tensor) -> Tensor:
         """σ(v), differentiable by autograd (almost everywhere)."""
 
+    def apply_(self, v: Tensor) -> Tensor:
+        """σ(v) written over v, for evaluation without autograd; overridden where torch works in place."""
+        return v.copy_(self(v))
+
     @abstractmethod
     def psi(self, u: Tensor) -> Tensor:
         """Ψ(u), +∞ off its domain (NaN included): one value per entry, or per group (`dim` removed)."""

@@ -22,6 +22,9 @@ class Identity(ProximalActivation):
     def __call__(self, v: Tensor) -> Tensor:
         return v
 
+    def apply_(self, v: Tensor) -> Tensor:
+        return v
+
     def psi(self, u: Tensor) -> Tensor:
         return torch.zeros_like(u)
 

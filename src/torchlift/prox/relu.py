@@ -28,6 +28,9 @@ class ReLU(ProximalActivation):
     def __call__(self, v: Tensor) -> Tensor:
         return F.relu(v)
 
+    def apply_(self, v: Tensor) -> Tensor:
+        return v.relu_()
+
     def psi(self, u: Tensor) -> Tensor:
         return indicator(u >= 0, u)
 

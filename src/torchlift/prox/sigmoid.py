@@ -34,6 +34,9 @@ class Sigmoid(SmoothActivation):
         value = torch.sigmoid(t)
         return value, value * (1 - value)
 
+    def apply_(self, v: Tensor) -> Tensor:
+        return v.sigmoid_()
+
     def psi(self, u: Tensor) -> Tensor:
         c = u.clamp(0, 1)
         value = torch.xlogy(c, c) + xlog1py(1 - c, -c) - 0.5 * c * c

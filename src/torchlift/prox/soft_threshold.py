@@ -63,6 +63,11 @@ class SoftThreshold(ProximalActivation):
     def __call__(self, v: Tensor) -> Tensor:
         return self._shrink(v, self._aligned(v))
 
+    def apply_(self, v: Tensor) -> Tensor:
+        if isinstance(self.threshold, Tensor):
+            return super().apply_(v)
+        return torch.ops.aten.softshrink.out(v, self.threshold, out=v)
+
     def psi(self, u: Tensor) -> Tensor:
         return self._aligned(u) * u.abs()
 

@@ -36,6 +36,9 @@ class Tanh(SmoothActivation):
         value = torch.tanh(t)
         return value, 1 - value * value
 
+    def apply_(self, v: Tensor) -> Tensor:
+        return v.tanh_()
+
     def psi(self, u: Tensor) -> Tensor:
         c = u.clamp(-1, 1)
         entropy = xlog1py(1 + c, c) + xlog1py(1 - c, -c)
