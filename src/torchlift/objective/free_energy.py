@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from torchlift.core.problem import Problem
+from torchlift.core.tensors import Factor, Point
 from torchlift.engine import Engine, States
 from torchlift.operators import Context
+from torchlift.solvers import FISTA, Backtracking, Stopping, solve
 
 
 @dataclass(frozen=True)
@@ -22,69 +26,62 @@ class NoLoss:
         return torch.zeros_like(prediction)
 
 
-def minimise(
-    engine: Engine, y: Tensor, z: States, context: Context = None, tolerance: float = 1e-10, steps: int = 5000
-) -> States:
-    """argmin_z Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy.
+def minimise(engine: Engine, y: Tensor, z: States, context: Context = None) -> States:
+    """argmin_z Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
 
-    Accelerated proximal gradient with backtracking, restarted whenever the
-    step turns against the momentum (O'Donoghue and Candès, Found. Comput.
-    Math. 15, 2015), from the forward pass. Stops when the step is below
-    `tolerance` relative to the variables.
+    Args:
+        engine: of a setting with `NoLoss`.
     """
-    x = y  # never read: the engine's loss is NoLoss
-    inverse_step, momentum = 1.0, 1.0
-    current = z.clone()
-    ahead = current.clone()
-    for _ in range(steps):
-        gradient = engine.gradients(y, x, ahead, context).z
-        smooth = _smooth(engine, y, ahead, context)
-        while True:
-            new = _step(engine, ahead, gradient, inverse_step)
-            moved = _difference(new, ahead)
-            bound = smooth + _dot(gradient, moved) + 0.5 * inverse_step * _dot(moved, moved)
-            if _smooth(engine, y, new, context) <= bound + 1e-12 * (1 + abs(bound)):
-                break
-            inverse_step *= 2.0
-        change = _difference(new, current)
-        if _dot(moved, change) < 0:
-            momentum = 1.0
-        following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
-        factor = (momentum - 1) / following
-        momentum = following
-        if _dot(moved, moved) ** 0.5 <= tolerance * (1 + _dot(new, new) ** 0.5):
-            return new
-        current = new
-        ahead = new.clone()
-        for buffer, delta in zip(ahead.buffers, change, strict=True):
-            buffer.add_(delta, alpha=factor)
-    return current
+    problem = FreeEnergy(engine, y, z, context)
+    precision = torch.finfo(y.dtype).eps ** (2 / 3)
+    stopping = Stopping(max_steps=5000, change=None, residual=precision)
+    solution = solve(problem, FISTA(Backtracking()), Point({"states": z.buffers}), stopping=stopping, record_every=0)
+    return problem.load(solution.raise_if_failed().point).clone()
 
 
-def _step(engine: Engine, z: States, gradient: States, inverse_step: float) -> States:
-    """The proximal gradient step from z, layer by layer."""
-    setting, scale = engine.setting, 1.0 / z.batch
-    activations = engine.network.operators().activations
-    new = z.clone()
-    for layer, grad, activation, weight in zip(new, gradient, activations, setting.weights, strict=True):
-        moved = layer - grad / inverse_step
-        layer.copy_(setting.lifting.prox_z(activation, moved, scale / inverse_step, weight))
-    return new
+class FreeEnergy(Problem):
+    """The energy of a batch as a problem in its states, as a mean over samples."""
 
+    def __init__(self, engine: Engine, y: Tensor, z: States, context: Context) -> None:
+        self.engine, self.y, self.context = engine, y, context
+        self.activations = engine.network.operators().activations
+        self._states = z.clone()
 
-def _smooth(engine: Engine, y: Tensor, z: States, context: Context) -> float:
-    """Σ_j μ_j/2 ‖z_j − v_j‖², the smooth part of the energy, as a mean over samples."""
-    total = 0.0
-    for part in engine.evaluate(y, z, context).parts:
-        total += float((0.5 * part.weight * (part.z - part.v).square()).sum())
-    return total / len(y)
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return ("states",)
 
+    def load(self, point: Point) -> States:
+        """The point as states, valid until the next call."""
+        for buffer, values in zip(self._states.buffers, point["states"], strict=True):
+            buffer.copy_(values)
+        return self._states
 
-def _difference(one: States, other: States) -> list[Tensor]:
-    return [a - b for a, b in zip(one.buffers, other.buffers, strict=True)]
+    def smooth_value(self, point: Point) -> float:
+        lifting = self.engine.setting.lifting
+        parts = self.engine.evaluate(self.y, self.load(point), self.context).parts
+        terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in parts)
+        return sum(float(each.sum()) for each in terms) / len(self.y)
 
+    def nonsmooth_value(self, point: Point) -> float:
+        lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
+        rows = zip(self.activations, self.load(point), weights, strict=True)
+        return sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows) / len(self.y)
 
-def _dot(one: States | list[Tensor], other: States | list[Tensor]) -> float:
-    first = one.buffers if isinstance(one, States) else one
-    second = other.buffers if isinstance(other, States) else other
-    return sum(float((a * b).sum()) for a, b in zip(first, second, strict=True))
+    def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
+        # the target is never read: the engine's loss is NoLoss
+        found = self.engine.gradients(self.y, self.y, self.load(point), self.context, want="states")
+        return Point({"states": found.z.buffers})
+
+    def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
+        step = steps["states"]
+        assert not isinstance(step, tuple)  # one step for all states
+        lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
+        states = self.load(point)
+        rows = zip(self.activations, states, weights, strict=True)
+        for activation, layer, weight in rows:
+            layer.copy_(lifting.prox_z(activation, layer, step / len(self.y), weight))
+        return Point({"states": [buffer.clone() for buffer in states.buffers]})
+
+    def smooth(self, block: str) -> bool:
+        return False
