@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.solution import Record
-from torchlift.imaging import load_digits
+from torchlift.imaging import Denoising, load_digits, psnr
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective, SweepDescent, TrainingBatches, TrainingProblem
@@ -99,8 +99,8 @@ def contestants(setting: Setting) -> dict[str, Solver]:
 def build(setting: Setting) -> tuple[MLP, Tensor, Tensor]:
     """The network, noisy inputs and clean targets."""
     generator = torch.Generator().manual_seed(setting.seed)
-    x = load_digits("train").images[: setting.images].flatten(1)
-    y = x + setting.noise * torch.randn(x.shape, generator=generator)
+    images = load_digits("train").images[: setting.images]
+    y, x = (part.flatten(1) for part in (Denoising(setting.noise).degrade(images, generator).y, images))
     size = x.shape[1]
     return MLP([size] * (setting.layers + 2), SoftThreshold(setting.threshold), generator=generator), y, x
 
@@ -159,5 +159,5 @@ def targets(found: list[Run]) -> dict[float, float]:
 @torch.no_grad()
 def _psnr(network: MLP, y: Tensor, x: Tensor) -> float:
     """Mean over images of the peak signal-to-noise ratio, in dB, of the network's own output."""
-    error = (network(y) - x).square().mean(1)
-    return float((-10 * torch.log10(error)).mean()) if bool(torch.isfinite(error).all()) else -math.inf
+    found = float(psnr(network(y), x).mean())
+    return found if math.isfinite(found) else -math.inf
