@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -13,6 +13,9 @@ from torchlift.core.errors import invalid_value
 from torchlift.operators import BlockOperator, BlockVector, Context, Identity, LinearOperator
 from torchlift.operators.blocks import Blocks
 from torchlift.prox import ProximalActivation
+
+FusedRow: TypeAlias = Callable[[Sequence[Tensor], Context], Tensor]
+"""(states u_0, …, u_j; context) ↦ v_{j+1}."""
 
 
 class ForwardStates(NamedTuple):
@@ -48,6 +51,8 @@ class UnifiedForm:
     W: BlockOperator
     b: BlockVector
     activations: tuple[ProximalActivation, ...]
+    fused: Mapping[int, FusedRow] = field(default_factory=dict)
+    """Rows of W u + b whose blocks share a factor, evaluated with it applied once."""
 
     @property
     def depth(self) -> int:
@@ -65,6 +70,8 @@ class UnifiedForm:
 
     def pre_activation(self, j: int, u: Sequence[Tensor], context: Context = None) -> Tensor:
         """v_{j+1} = Σ_k W_jk u_k + b_j."""
+        if j in self.fused:
+            return self.fused[j](u, context)
         return _affine_row(self.W, j, u, self.b[j], context)
 
     def output(self, u: Sequence[Tensor], context: Context = None) -> Tensor:
@@ -109,6 +116,7 @@ def assemble(
     V: Blocks | None = None,
     M: Blocks | None = None,
     like: Tensor | None = None,
+    fused: Mapping[int, FusedRow] | None = None,
 ) -> UnifiedForm:
     """Fill in what is always the same: identity blocks of M and V, shapes, labels, order checks.
 
@@ -122,6 +130,7 @@ def assemble(
         V: blocks {(j, k): V_{j+1,k+1}} of the rows that are not the identity.
         M: blocks {(j, k): M_{j+1,k}} with k ≤ j, next to the identities on u_{j+1}.
         like: a parameter, whose dtype and device the dense matrices follow.
+        fused: faster ways to evaluate some rows of W u + b; they must agree with the blocks.
     """
     depth = len(activations)
     V, M = dict(V or {}), dict(M or {})
@@ -144,6 +153,7 @@ def assemble(
         W=BlockOperator(W, z_shapes, u_shapes, "z_{1}", "u_{0}", like),
         b=BlockVector(tuple(b), z_shapes, like),
         activations=tuple(activations),
+        fused=fused or {},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
 from torchlift.networks.base import Network
-from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.form import FusedRow, UnifiedForm, assemble
 from torchlift.networks.unrolled import Positive, Tied, as_operator, reference, set_learnable, starting_value
 from torchlift.operators import Compose, Context, Identity, LinearOperator, OperatorStack, Scaled, Sum
 from torchlift.prox import Identity as IdentityActivation
@@ -118,12 +118,14 @@ class LISTA(Network):
         # Constructors instead of @, + and *: torch.compile does not trace operators of user classes.
         W: dict[tuple[int, int], LinearOperator] = {(0, 0): Compose(H, first).T}
         activations: list[ProximalActivation] = [IdentityActivation()]
+        fused: dict[int, FusedRow] = {}
         for j, (L, gamma, weight) in enumerate(zip(inner, steps, weights, strict=True), start=1):
             A = Compose(H, L)
             W[j, j] = Sum(Identity(A.in_shape), Scaled(Compose(A.T, A), -gamma))
             W[j, 0] = Scaled(A.T, gamma)
+            fused[j] = _gradient_step(A, gamma, j)
             activations.append(SoftThreshold(gamma * weight, validate=False))
-        return assemble(self.in_shape, W, [None] * (T + 1), activations, {T + 1: last}, like=self.like)
+        return assemble(self.in_shape, W, [None] * (T + 1), activations, {T + 1: last}, like=self.like, fused=fused)
 
     def _coupled(self) -> UnifiedForm:
         T = self.iterations
@@ -131,13 +133,32 @@ class LISTA(Network):
         (L,) = self.dictionary.operators(1)
         A = Compose(H, L)
         W: dict[tuple[int, int], LinearOperator] = {}
-        activations = []
+        activations, fused = [], {}
         for j, (B, theta) in enumerate(zip(self.coupling.operators(T), self.threshold.values(T), strict=True)):
             W[j, 0] = B
             if j > 0:
                 W[j, j] = Sum(Identity(A.in_shape), Scaled(Compose(B, A), -1.0))
+                fused[j] = _correction(B, A, j)
             activations.append(SoftThreshold(theta, validate=False))
-        return assemble(self.in_shape, W, [None] * T, activations, {T: L}, like=self.like)
+        return assemble(self.in_shape, W, [None] * T, activations, {T: L}, like=self.like, fused=fused)
+
+
+def _gradient_step(A: LinearOperator, gamma: Tensor, j: int) -> FusedRow:
+    """u − γ Aᵀ(A u − y), with Aᵀ applied once."""
+
+    def row(u: Sequence[Tensor], context: Context) -> Tensor:
+        return u[j] - gamma * A.adjoint(A.forward(u[j], context) - u[0], context)
+
+    return row
+
+
+def _correction(B: LinearOperator, A: LinearOperator, j: int) -> FusedRow:
+    """u + B (y − A u), with B applied once."""
+
+    def row(u: Sequence[Tensor], context: Context) -> Tensor:
+        return u[j] + B.forward(u[0] - A.forward(u[j], context), context)
+
+    return row
 
 
 def _dense(gamma: float, A: LinearOperator, context: Context) -> LinearOperator:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_size
 from torchlift.networks.base import Network
-from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.form import FusedRow, UnifiedForm, assemble
 from torchlift.networks.lista import StepReport
 from torchlift.networks.unrolled import Positive, Tied, as_operator, reference, set_learnable, starting_value
 from torchlift.operators import Compose, Context, Identity, LinearOperator, OperatorStack, Scaled, Sum
@@ -84,6 +84,7 @@ class PrimalDual(Network):
         (H,) = self.physics.operators()
         W: dict[tuple[int, int], LinearOperator] = {(0, 0): H.T}
         activations: list[ProximalActivation] = [IdentityActivation()]
+        fused: dict[int, FusedRow] = {}
         scalars = zip(self.threshold.values(T), self.dual_step.values(T), self.step.values(T), strict=True)
         for j, (L, (bound, gamma, tau)) in enumerate(zip(self.analysis.operators(T), scalars, strict=True), start=1):
             # States: u_{2j-2} = p_{j-1}, u_{2j-1} = x_{j-1}, u_{2j} = p_j; row r computes u_{r+1}.
@@ -95,9 +96,10 @@ class PrimalDual(Network):
             if j > 1:
                 W[dual, 2 * j - 2] = Identity(L.out_shape)
                 W[primal, 2 * j - 2] = Scaled(L.T, tau)
+            fused[primal] = _primal_step(H, L, tau, j)
             activations += [Box(-bound, bound, validate=False), self.constraint]
         K = {2 * T + 1: Identity(H.in_shape)}
-        return assemble(self.in_shape, W, [None] * (2 * T + 1), activations, K, like=self.like)
+        return assemble(self.in_shape, W, [None] * (2 * T + 1), activations, K, like=self.like, fused=fused)
 
     def convergence(self, context: Context = None) -> list[StepReport]:
         """τ_j against 1/(‖H‖²/2 + γ_j‖L_j‖²) for every iteration."""
@@ -107,3 +109,15 @@ class PrimalDual(Network):
             half = H.norm_bound(context) ** 2 / 2
             layers = zip(self.analysis.operators(T), self.dual_step.values(T), self.step.values(T), strict=True)
             return [StepReport(float(tau), 1 / (half + float(gamma) * L.norm_bound() ** 2)) for L, gamma, tau in layers]
+
+
+def _primal_step(H: LinearOperator, L: LinearOperator, tau: Tensor, j: int) -> FusedRow:
+    """x − τ Hᵀ(H x − y) − τ Lᵀ(2 p_j − p_{j-1}), with Hᵀ and Lᵀ applied once each."""
+
+    def row(u: Sequence[Tensor], context: Context) -> Tensor:
+        x, new = u[2 * j - 1], u[2 * j]
+        dual = 2 * new - u[2 * j - 2] if j > 1 else 2 * new
+        residual = H.forward(x, context) - u[0]
+        return x - tau * (H.adjoint(residual, context) + L.adjoint(dual, context))
+
+    return row
