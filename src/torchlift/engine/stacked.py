@@ -22,9 +22,11 @@ class Weights:
     address: int
     W: Tensor
     transposed: Tensor
-    first: Tensor
     later: Tensor
     b: Tensor | None
+    first: Tensor
+    first_transposed: Tensor
+    first_bias: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,9 @@ def _weights(run: DenseRun, offset: int, count: int) -> Weights:
     with torch.no_grad():
         W = run.weight.detach().narrow(0, offset, count)
         b = None if run.bias is None else run.bias.detach().narrow(0, offset, count).unsqueeze(1)
-        return Weights(run.weight.data_ptr(), W, W.transpose(1, 2), W[0], W[1:], b)
+        transposed = W.transpose(1, 2)
+        first_bias = None if b is None else b[0]
+        return Weights(run.weight.data_ptr(), W, transposed, W[1:], b, W[0], transposed[0], first_bias)
 
 
 class StackedEngine(Engine):
@@ -189,7 +193,11 @@ class StackedEngine(Engine):
         if run.weight.requires_grad:
             torch.mm(residual.T, call.last, out=tail.part_of(parameters, run.weight_name, run.weight)[0])
         if run.bias is not None and run.bias.requires_grad:
-            products.bias_gradient(residual.unsqueeze(0), tail.part_of(parameters, run.bias_name, run.bias))
+            target = tail.part_of(parameters, run.bias_name, run.bias)
+            if residual.shape[0] == 1:
+                target.copy_(residual)
+            else:
+                torch.sum(residual, 0, keepdim=True, out=target)
 
     def _block_gradients(self, call: _Call, segment: Segment, result: Gradients, taped: dict[str, Tensor]) -> None:
         """One block of any kind: its adjoint and parameter gradients in one vector–Jacobian product."""
@@ -241,7 +249,13 @@ class StackedEngine(Engine):
 
     def _affine(self, segment: Segment, inputs: Tensor, out: Tensor) -> Tensor:
         weights = segment.weights()
-        return products.affine(inputs, weights.transposed, weights.b, out)
+        if segment.count > 1:
+            return products.affine(inputs, weights.transposed, weights.b, out)
+        if weights.first_bias is None:
+            torch.mm(inputs[0], weights.first_transposed, out=out[0])
+        else:
+            torch.addmm(weights.first_bias, inputs[0], weights.first_transposed, out=out[0])
+        return out
 
     def _pieces(self, batch: int) -> tuple[Segment, ...]:
         """The segments, those cut into single layers for which one product each is faster."""
@@ -262,9 +276,9 @@ class StackedEngine(Engine):
         if self.tail is None:
             return call.form.output([call.last] * (call.form.depth + 1), call.context)
         weights = self.tail.weights()
-        if weights.b is None:
-            return torch.mm(call.last, weights.transposed[0])
-        return torch.addmm(weights.b[0], call.last, weights.transposed[0])
+        if weights.first_bias is None:
+            return torch.mm(call.last, weights.first_transposed)
+        return torch.addmm(weights.first_bias, call.last, weights.first_transposed)
 
     def _outputs(self, states: States, segment: Segment) -> Tensor:
         """z of the segment's layers, as one slice."""
