@@ -83,6 +83,17 @@ def test_non_negative_primal_dual_solves_non_negative_least_squares() -> None:
         np.testing.assert_allclose(network(y)[0].numpy(), expected, atol=1e-9)
 
 
+def test_given_steps_need_no_norm_and_no_context() -> None:
+    """An H that depends on the sample has no norm before a sample is seen."""
+    H = operators.Mask(shape=(4,))
+    lista = networks.LISTA(H, torch.eye(4), 2, step=0.5)
+    primal_dual = networks.PrimalDual(H, torch.eye(4), 2, step=0.5)
+    y, mask = torch.ones(3, 4), torch.tensor([[1.0, 0.0, 1.0, 0.0]]).expand(3, 4)
+    for network in (lista, primal_dual):
+        assert torch.allclose(network.step.log.exp(), torch.tensor(0.5))
+        assert network(y, mask).shape == (3, 4)
+
+
 def test_steps_start_inside_the_convergence_condition_and_are_reported() -> None:
     lista = networks.LISTA(operators.Dense(_randn(6, 5)), _randn(5, 7, seed=1), 3)
     primal_dual = networks.PrimalDual(operators.Dense(_randn(6, 5)), _randn(7, 5, seed=1), 3)

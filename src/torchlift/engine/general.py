@@ -27,7 +27,6 @@ class GeneralEngine(Engine):
         super().__init__(network, setting)
         form = network.operators()
         self.layout = Layout(form.W.row_shapes)
-        self.u_layout = Layout(form.W.column_shapes[1:])
 
     @torch.no_grad()
     def evaluate(self, y: Tensor, z: States, context: Context = None) -> Evaluation:
@@ -55,7 +54,7 @@ class GeneralEngine(Engine):
         want: Want = "both",
     ) -> Gradients:
         lifting, scale = self.setting.lifting, 1.0 / len(y)
-        parameters = self.trainable()
+        parameters = {} if want == "states" else self.trainable()
         with torch.enable_grad():
             form = self.network.operators()
             layers = [layer.detach().to(y.dtype).requires_grad_() for layer in z]
@@ -73,7 +72,8 @@ class GeneralEngine(Engine):
             pulled.append((v[part.start], grad_v))
         rho = self.setting.coupling
         pulled += [(residual, scale * rho * residual.detach()) for residual in residuals if rho is not None]
-        pulled += self._activation_terms(form, layers, v, scale)
+        if parameters:
+            pulled += self._activation_terms(form, layers, v, scale)
         pulled = [(value, cotangent) for value, cotangent in pulled if value.requires_grad]
         leaves = [*layers, *free, *parameters.values()]
         grads = _pull_back(pulled, leaves)

@@ -34,6 +34,8 @@ class Lifting(ABC):
     hard: ClassVar[bool] = False
     #: Whether the objective is the difference of two minimised energies, not D itself.
     contrastive: ClassVar[bool] = False
+    #: Whether D has no part that is nonsmooth in z, so that `prox_z` is the identity.
+    smooth_in_z: ClassVar[bool] = False
 
     mu: float | tuple[float, ...] = 1.0
 

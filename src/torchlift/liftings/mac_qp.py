@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class MACQP(Lifting):
     Reference: Carreira-Perpiñán & Wang, Distributed optimization of deeply
     nested systems (AISTATS 2014).
     """
+
+    smooth_in_z: ClassVar[bool] = True
 
     def value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:
         return weighted(activation, 0.5 * activation.reduce((z - activation(v)).square()), weight)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
@@ -80,8 +80,8 @@ class LISTA(Network):
         self.iterations = check_size("LISTA iterations", iterations)
         self.form = form
         A = H @ L
-        gamma = starting_value("LISTA step", step, 0.99 / A.norm_bound(context) ** 2)
-        weight = starting_value("LISTA threshold", threshold, 0.1)
+        gamma = starting_value("LISTA step", step, lambda: 0.99 / A.norm_bound(context) ** 2)
+        weight = check_positive("LISTA threshold", threshold)
         count = 1 if tied else self.iterations
         like = reference(L, H)
         self.physics = OperatorStack([H], trainable=False)

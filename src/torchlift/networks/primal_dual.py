@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_positive, check_size
 from torchlift.networks.base import Network
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
 from torchlift.networks.lista import StepReport
@@ -64,10 +64,10 @@ class PrimalDual(Network):
         super().__init__(H.out_shape, H.in_shape)
         self.iterations = check_size("PrimalDual iterations", iterations)
         self.constraint = Box(0.0, 1.0) if constraint is None else as_activation(constraint)
-        norm_H, norm_L = H.norm_bound(context), L.norm_bound()
-        gamma = starting_value("PrimalDual dual_step", dual_step, 1 / norm_L**2)
-        tau = starting_value("PrimalDual step", step, 0.99 / (norm_H**2 / 2 + gamma * norm_L**2))
-        weight = starting_value("PrimalDual threshold", threshold, 0.1)
+        norm = L.norm_bound()
+        gamma = starting_value("PrimalDual dual_step", dual_step, lambda: 1 / norm**2)
+        tau = starting_value("PrimalDual step", step, lambda: 0.99 / (H.norm_bound(context) ** 2 / 2 + gamma * norm**2))
+        weight = check_positive("PrimalDual threshold", threshold)
         count = 1 if tied else self.iterations
         like = reference(L, H)
         self.physics = OperatorStack([H], trainable=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from torchlift.core.checks import Shape
-from torchlift.core.errors import InvalidTypeError, InvalidValueError
+from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotRepresentableError
 from torchlift.networks.modules import Residual, RungeKutta
 from torchlift.networks.prepare import refuse
 from torchlift.networks.stacks import Layer
@@ -190,9 +191,9 @@ def _linear(module: Any, shape: Shape, where: str) -> LinearOperator:
     """The operator of a linear module for samples of the given shape."""
     try:
         return _LINEAR[type(module)](module, shape, where)
+    except NotRepresentableError:
+        raise  # it names the module already
     except (InvalidValueError, InvalidTypeError) as error:
-        if type(error).__name__ == "NotRepresentableError":
-            raise
         raise type(error)(f"module {where} ({type(module).__name__}): {error}") from None
 
 
@@ -226,7 +227,7 @@ def _average_pool(module: nn.AvgPool2d, shape: Any, where: str) -> LinearOperato
 def _flatten(module: nn.Flatten, shape: Shape, where: str) -> LinearOperator:
     if (module.start_dim, module.end_dim) not in ((1, -1), (1, len(shape))):
         refuse(where, module, "only nn.Flatten(1, -1) keeps the batch axis and flattens the rest")
-    return _reshape(shape, (_product(shape),))
+    return _reshape(shape, (math.prod(shape),))
 
 
 def _unflatten(module: nn.Unflatten, shape: Shape, where: str) -> LinearOperator:
@@ -236,20 +237,13 @@ def _unflatten(module: nn.Unflatten, shape: Shape, where: str) -> LinearOperator
             where, module, f"it unflattens axis {module.dim} of samples of shape {shape}", "Only dim=1 after Flatten."
         )
     if size.count(-1) == 1:
-        rest = -_product(size)
+        rest = -math.prod(size)
         size = tuple(shape[0] // rest if n == -1 else n for n in size)
     return _reshape(shape, size)
 
 
 def _reshape(before: Shape, after: Shape) -> LinearOperator:
     return Identity(before) if before == after else Reshape(before, after)
-
-
-def _product(shape: Shape) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 _LINEAR: dict[type[nn.Module], Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +67,9 @@ def _on_samples(dense: Dense, in_shape: Shape | None, out_shape: Shape | None) -
     return operator
 
 
-def starting_value(where: str, given: float | None, default: float) -> float:
-    return default if given is None else check_positive(where, given)
+def starting_value(where: str, given: float | None, default: Callable[[], float]) -> float:
+    """The given value, or the default, whose norms (and the context they may need) are asked for only then."""
+    return default() if given is None else check_positive(where, given)
 
 
 def set_learnable(where: str, parts: dict[str, nn.Module], learnable: Collection[str]) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
-from torchlift.liftings import MACQP, Lifting
+from torchlift.liftings import Lifting
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.regularisers import L1, Interval, NonNegative, Regulariser
 
@@ -34,7 +34,7 @@ def prox(
 
 def check(lifting: Lifting, activation: ProximalActivation, regulariser: Regulariser, layer: int) -> None:
     """Refuse a sum whose proximal map has no closed form."""
-    if regulariser.smooth or isinstance(activation, Identity) or isinstance(lifting, MACQP):
+    if regulariser.smooth or isinstance(activation, Identity) or lifting.smooth_in_z:
         return
     elementwise = activation.dim is None
     if isinstance(regulariser, NonNegative | Interval) and elementwise:

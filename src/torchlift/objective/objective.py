@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -20,7 +20,6 @@ from torchlift.objective import combined, free_energy
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
 from torchlift.operators import Context
-from torchlift.prox import ProximalActivation
 from torchlift.regularisers import Regulariser
 
 T = TypeVar("T")
@@ -94,29 +93,16 @@ class Objective:
             output = self.network(y, context)
             return self._loss_value(output, x).sum() / batch + self._parameter_value(output)
         self._check_states(z, batch)
-        seen = self.engine.evaluate(y, z, context)
-        total = self._loss_value(seen.output, x).sum()
-        for part in seen.parts:
-            total = total + self.lifting.value(part.activation, part.z, part.v, part.weight).sum()
-        for residual in seen.coupling:
-            total = total + 0.5 * (self.coupling or 0.0) * residual.square().sum()
-        total = total + self._state_value(z, total)
-        if self._free is not None:
-            total = total - batch * self._free_value(y, context)
-        return total / batch + self._parameter_value(total)
+        total = self._sum(y, x, z, context, self.lifting.value)
+        value = (total + self._state_value(z, total)) / batch + self._parameter_value(total)
+        return value if self._free is None else value - self._free_value(y, context)
 
     @torch.no_grad()
     def smooth_value(self, y: Tensor, x: Tensor, z: States, context: Context = None) -> float:
         """The part of the objective that `gradients` belongs to; finite for all z."""
-        batch = len(y)
-        seen = self.engine.evaluate(y, z, context)
-        total = self._loss_value(seen.output, x).sum()
-        for part in seen.parts:
-            total = total + self.lifting.smooth_value(part.activation, part.z, part.v, part.weight).sum()
-        for residual in seen.coupling:
-            total = total + 0.5 * (self.coupling or 0.0) * residual.square().sum()
+        total = self._sum(y, x, z, context, self.lifting.smooth_value)
         total = total + self._state_value(z, total, smooth=True)
-        return float(total / batch + self._parameter_value(total, smooth=True))
+        return float(total / len(y) + self._parameter_value(total, smooth=True))
 
     @torch.no_grad()
     def nonsmooth_value(self, z: States) -> float:
@@ -194,22 +180,22 @@ class Objective:
     def prox_states(self, z: States, step: float | Tensor) -> States:
         """argmin_p ½‖p − z‖² + step · (the part of the objective that is not smooth in z)."""
         result = z.clone()
-        activations = self.network.operators().activations
-        for row, layer in enumerate(result):
-            part = layer.to(self._dtype(layer))
-            layer.copy_(self._prox_row(activations, row, part, step))
+        layers = [layer.to(self._dtype(layer)) for layer in z]
+        moved = self.prox_layers(range(len(z)), layers, [step] * len(z))
+        for slot, layer in zip(result, moved, strict=True):
+            slot.copy_(layer)
         return result
 
-    def prox_layer(self, row: int, layer: Tensor, step: float | Tensor) -> Tensor:
-        """`prox_states` for one layer, counted from 0."""
-        return self._prox_row(self.network.operators().activations, row, layer, step)
-
-    def _prox_row(
-        self, activations: tuple[ProximalActivation, ...], row: int, layer: Tensor, step: float | Tensor
-    ) -> Tensor:
-        share = step / layer.shape[0]
-        weight, regulariser = self.engine.setting.weights[row], self.state_regularisers.get(row + 1)
-        return combined.prox(self.lifting, activations[row], regulariser, layer, share, weight)
+    def prox_layers(
+        self, rows: Sequence[int], layers: Sequence[Tensor], steps: Sequence[float | Tensor]
+    ) -> list[Tensor]:
+        """`prox_states` for some layers, counted from 0, each with its own step."""
+        activations, weights = self.network.operators().activations, self.engine.setting.weights
+        found = []
+        for row, layer, step in zip(rows, layers, steps, strict=True):
+            regulariser, share = self.state_regularisers.get(row + 1), step / layer.shape[0]
+            found.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
+        return found
 
     @torch.no_grad()
     def prox_parameters(self, parameters: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
@@ -247,6 +233,16 @@ class Objective:
     def _loss_value(self, output: Tensor, x: Tensor) -> Tensor:
         self.loss.check(tuple(output.shape), x, values=False)
         return self.loss.value(output, x)
+
+    def _sum(self, y: Tensor, x: Tensor, z: States, context: Context, penalty: Callable[..., Tensor]) -> Tensor:
+        """Loss, penalties and coupling, summed over the samples."""
+        seen = self.engine.evaluate(y, z, context)
+        total = self._loss_value(seen.output, x).sum()
+        for part in seen.parts:
+            total = total + penalty(part.activation, part.z, part.v, part.weight).sum()
+        for residual in seen.coupling:
+            total = total + 0.5 * (self.coupling or 0.0) * residual.square().sum()
+        return total
 
     def _state_value(self, z: States, like: Tensor, smooth: bool | None = None) -> Tensor:
         """The regularisers on states: all, or only those that are (not) smooth."""

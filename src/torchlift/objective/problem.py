@@ -13,7 +13,6 @@ from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
 from torchlift.engine import StackedEngine, States, Want
-from torchlift.liftings import MACQP
 from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
@@ -161,9 +160,8 @@ class TrainingProblem(Problem):
     def smooth(self, block: str) -> bool:
         if block == "parameters":
             return all(r.smooth for r in self.objective.parameter_regularisers.values())
-        if not isinstance(self.objective.lifting, MACQP):
-            return False
-        return all(r.smooth for r in self.objective.state_regularisers.values())
+        smooth = all(r.smooth for r in self.objective.state_regularisers.values())
+        return smooth and self.objective.lifting.smooth_in_z
 
     def elementwise(self, block: str) -> bool:
         if block == "parameters":
@@ -174,7 +172,7 @@ class TrainingProblem(Problem):
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""
         known = self._bounds.get(name)
-        if known is None or len(known[0]) != len(key) or any(a is not b for a, b in zip(known[0], key, strict=True)):
+        if known is None or not _same(known[0], key):
             known = self._bounds[name] = (key, compute())
         return known[1]
 
@@ -184,14 +182,15 @@ class TrainingProblem(Problem):
     def _prox_states(self, tensors: tuple[Tensor, ...], rows: tuple[int, ...], step: Factor) -> list[Tensor]:
         steps = step if isinstance(step, tuple) else (step,) * len(tensors)
         if self.split != "whole":
-            pairs = zip(tensors, rows, steps, strict=True)
-            return [self.objective.prox_layer(row, tensor, size) for tensor, row, size in pairs]
-        result = []
-        for buffer, (first, count), size in zip(tensors, self.objective.layout.runs, steps, strict=True):
-            sizes = size if isinstance(size, Tensor) else [size] * count
-            layers = [self.objective.prox_layer(first + i, buffer[i], sizes[i]) for i in range(count)]
-            result.append(torch.stack(layers))
-        return result
+            return self.objective.prox_layers(rows, tensors, steps)
+        layers = [layer for buffer in tensors for layer in buffer]
+        counts = [len(buffer) for buffer in tensors]
+        sizes = [
+            each for size, count in zip(steps, counts, strict=True)
+            for each in (size if isinstance(size, Tensor) else [size] * count)
+        ]  # fmt: skip
+        found = iter(self.objective.prox_layers(rows, layers, sizes))
+        return [torch.stack([next(found) for _ in range(count)]) for count in counts]
 
     def _load(self, point: Point) -> None:
         """Put a point into the network and the states; blocks that are there already are left alone."""
@@ -199,7 +198,7 @@ class TrainingProblem(Problem):
             for block in point:
                 tensors = point[block]
                 known = self._loaded.get(block)
-                if known is not None and all(a is b for a, b in zip(known, tensors, strict=True)):
+                if known is not None and _same(known, tensors):
                     continue
                 if block == "parameters":
                     targets: Sequence[Tensor] = [self.objective.network.get_parameter(name) for name in self.names]
@@ -208,6 +207,11 @@ class TrainingProblem(Problem):
                 for target, tensor in zip(targets, tensors, strict=True):
                     target.copy_(tensor)
                 self._loaded[block] = tensors
+
+
+def _same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    """Whether these are the very same tensors; points are never changed in place."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:

@@ -73,7 +73,7 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
             invalid_value("SweepDescent start", f"the blocks {list(problem.blocks)}", list(point))
         if self.gram is not None:
             dense = {layer.weight_name for layer in self._sweep(problem, 0, point, None).layers}
-            others = [name for name in problem.names if name.removesuffix("bias") == name and name not in dense]
+            others = [name for name in problem.names if not name.endswith("bias") and name not in dense]
             if others:
                 hint = "Use scaling=AdamScaling() for such networks."
                 invalid_value("SweepDescent gram", "dense layers only", f"other parameters: {others}", hint)
