@@ -13,6 +13,7 @@ from torch import Tensor
 from torchlift import liftings, losses, networks, prox, regularisers
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.tensors import norm, subtract
+from torchlift.data import as_batches
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem
 from torchlift.solvers import (
@@ -263,18 +264,60 @@ class TestImplicit:
     def _batches(self, seed: int = 0) -> TrainingBatches:
         y = _randn(1, 60, 3)
         x = torch.relu(y @ _randn(2, 3, 4)) @ _randn(3, 4, 2)
-        return TrainingBatches(Objective(_network(prox.ReLU())), y, x, 16, seed=seed)
+        return TrainingBatches(Objective(_network(prox.ReLU())), as_batches((y, x), batch_size=16, seed=seed))
 
     def test_every_sample_once_per_epoch(self) -> None:
         batches = self._batches()
+        start = batches.start()
         assert batches.per_epoch == 4
+        everything = next(batches.batches.ordered(60)).y.sort(0).values
         for epoch in (0, 1):
-            seen = torch.cat([batches._indices(4 * epoch + k) for k in range(4)])
-            assert torch.equal(seen.sort().values, torch.arange(60))
-        first, second = batches._indices(0), batches._indices(4)
+            seen = torch.cat([batches.data(4 * epoch + k, start).y for k in range(4)])
+            assert torch.equal(seen.sort(0).values, everything)
+        first, second = batches.data(0, start).y, batches.data(4, start).y
         assert not torch.equal(first, second)
-        assert torch.equal(first, self._batches()._indices(0))
-        assert not torch.equal(first, self._batches(seed=1)._indices(0))
+        assert torch.equal(first, self._batches().data(0, start).y)
+        assert not torch.equal(first, self._batches(seed=1).data(0, start).y)
+
+    def test_order_of_samples_is_fixed_for_all_time(self) -> None:
+        """The numbers of runs that are on record depend on it."""
+        order = torch.randperm(60, generator=torch.Generator().manual_seed(2 * 1_000_003 + 1))
+        batches = self._batches(seed=2)
+        found = batches.data(5, batches.start()).y
+        assert torch.equal(found, _randn(1, 60, 3)[order[16:32]])
+
+    def test_value_is_the_mean_loss(self) -> None:
+        batches = self._batches()
+        y, x, _ = next(batches.batches.ordered(60))
+        with torch.no_grad():
+            expected = 0.5 * (batches.objective.network(y) - x).square().sum() / 60
+        assert batches.value(batches.start()) == pytest.approx(float(expected), rel=1e-12)
+
+    @pytest.mark.parametrize("disturb", ["problem", "optimiser"])
+    def test_notices_that_others_changed_the_network(self, disturb: str) -> None:
+        batches = self._batches()
+        start = batches.start()
+        first = batches.value(start)
+        network = batches.objective.network
+        if disturb == "problem":
+            problem, point = batches.batch(0, start)
+            problem.value(point.like([2 * tensor for tensor in point.tensors]))
+        else:
+            network(batches.data(0, start).y).sum().backward()
+            torch.optim.SGD(network.parameters(), lr=1.0).step()
+        with torch.no_grad():
+            assert not torch.equal(next(network.parameters()), start["parameters"][0])
+        assert batches.value(start) == first
+
+    def test_the_same_point_is_not_copied_again(self) -> None:
+        batches = self._batches()
+        start = batches.start()
+        batches.value(start)
+        before = [p._version for p in batches.objective.network.parameters()]
+        batches.data(3, start)
+        assert [p._version for p in batches.objective.network.parameters()] == before
+        batches.data(3, batches.start())
+        assert [p._version for p in batches.objective.network.parameters()] == [version + 1 for version in before]
 
     @pytest.mark.parametrize(
         "inner",
@@ -299,7 +342,7 @@ class TestImplicit:
 
 
 def _batches() -> TrainingBatches:
-    return TrainingBatches(Objective(_network()), _randn(1, 6, 3), _randn(2, 6, 2), 3)
+    return TrainingBatches(Objective(_network()), as_batches((_randn(1, 6, 3), _randn(2, 6, 2)), batch_size=3))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +374,7 @@ def _batches() -> TrainingBatches:
             ),
             ["FromBound", "Backtracking"],
         ),
-        (lambda: TrainingBatches(Objective(_network()), _randn(1, 6, 3), _randn(2, 6, 2), 0), ["batch_size", ">= 1"]),
+        (lambda: TrainingBatches(Objective(_network()), (_randn(1, 6, 3), _randn(2, 6, 2))), ["tuple", "as_batches"]),
     ],
     ids=range(17),
 )

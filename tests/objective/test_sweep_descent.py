@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchlift import losses, networks, operators, prox
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.tensors import Point
+from torchlift.data import as_batches
 from torchlift.imaging import load_digits
 from torchlift.objective import Nudge, Objective, SweepDescent, TrainingBatches
 from torchlift.solvers import (
@@ -38,13 +39,15 @@ def _batches(
     generator = torch.Generator().manual_seed(0)
     network = networks.MLP([784, 64, 64, 10], activation or prox.ReLU(), generator=generator, dtype=dtype)
     images, labels = _digits(count)
-    return TrainingBatches(Objective(network, loss=losses.CrossEntropy()), images.to(dtype), labels, 100)
+    data = as_batches((images.to(dtype), labels), batch_size=100)
+    return TrainingBatches(Objective(network, loss=losses.CrossEntropy()), data)
 
 
 def _accuracy(batches: TrainingBatches, point: Point) -> float:
-    batches._load(point)
+    batches.data(0, point)
+    y, x, _ = next(batches.batches.ordered(10_000))
     with torch.no_grad():
-        return float((batches.objective.network(batches.y).argmax(1) == batches.x).double().mean())
+        return float((batches.objective.network(y).argmax(1) == x).double().mean())
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,13 @@ def test_vanishing_nudges_and_adam_are_back_propagation_with_adam() -> None:
     start = batches.start()
     solver = SweepDescent(1e-3, nudge=Nudge(fixed=1e-5))
     found = solve(batches, solver, start, stopping=Stopping(5, change=None), record_every=0).point["parameters"]
-    batches._load(start)
+    batches.data(0, start)
     network = batches.objective.network
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
     for k in range(5):
-        chosen = batches._indices(k)
+        y, x, _ = batches.batches.batch(k)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(network(batches.y[chosen]), batches.x[chosen]).backward()
+        nn.functional.cross_entropy(network(y), x).backward()
         optimiser.step()
     for ours, theirs in zip(found, network.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-7)
@@ -102,7 +105,7 @@ def test_masks_travel_with_their_samples() -> None:
     mask = (torch.rand(images.shape, generator=torch.Generator().manual_seed(1)) > 0.3).float()
     H = operators.Mask(shape=(1, 7, 7))
     network = networks.PrimalDual(H, operators.FiniteDifference((1, 7, 7)), 3, context=mask[:1])
-    batches = TrainingBatches(Objective(network), images * mask, images, 20, context=mask)
+    batches = TrainingBatches(Objective(network), as_batches((images * mask, images, mask), batch_size=20))
     y, x, context = batches.data(1, batches.start())
     assert torch.equal(y, x * context), "mask and image belong together"
     start = batches.start()
@@ -117,7 +120,7 @@ def test_masks_travel_with_their_samples() -> None:
 def _convolutional() -> TrainingBatches:
     modules = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2))
     objective = Objective(networks.lift(modules, (1, 5, 5)))
-    return TrainingBatches(objective, torch.randn(8, 1, 5, 5), torch.randn(8, 2), 4)
+    return TrainingBatches(objective, as_batches((torch.randn(8, 1, 5, 5), torch.randn(8, 2)), batch_size=4))
 
 
 @pytest.mark.parametrize(

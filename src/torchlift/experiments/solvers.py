@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.solution import Record
+from torchlift.data import as_batches
 from torchlift.imaging import Denoising, load_digits, psnr
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
@@ -125,7 +126,7 @@ def run(setting: Setting, name: str, solver: Solver, seconds: float) -> Run:
     objective = Objective(network, Bregman(setting.mu))
     problem: TrainingProblem | TrainingBatches
     if isinstance(solver, SweepDescent):
-        problem = TrainingBatches(objective, y, x, min(100, len(y)), seed=setting.seed)
+        problem = TrainingBatches(objective, as_batches((y, x), batch_size=100, seed=setting.seed))
         start, first, every = problem.start(), float(objective.value(y, x, objective.initialise(y))), problem.per_epoch
     else:
         exact = isinstance(solver, BlockCoordinateDescent)

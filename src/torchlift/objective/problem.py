@@ -8,17 +8,15 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
 from torchlift.engine import StackedEngine, States, Want
+from torchlift.networks import Network
 from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.operators import Context
-from torchlift.operators.context import map_context
-from torchlift.solvers.implicit_sgd import StochasticProblem
 
 T = TypeVar("T")
 Split: TypeAlias = Literal["whole", "odd-even", "layers"]
@@ -55,7 +53,8 @@ class TrainingProblem(Problem):
             name = type(objective.loss).__name__
             invalid_value("TrainingProblem loss", "a smooth loss", name, "Use Huber or SquaredError.")
         self.objective, self.y, self.x, self.context = objective, y, x, context
-        self.names = [name for name, p in objective.network.named_parameters() if p.requires_grad]
+        self._parameters = NetworkParameters(objective.network)
+        self.names = self._parameters.names
         self.split = split
         self.rows = _rows(len(objective.layout.shapes), split)
         self._states = objective.initialise(y, context=context)
@@ -69,8 +68,7 @@ class TrainingProblem(Problem):
     def start(self, how: str = "forward", generator: torch.Generator | None = None) -> Point:
         """The network's current parameters, and lifted variables as `Objective.initialise` makes them."""
         z = self.objective.initialise(self.y, how, context=self.context, generator=generator)
-        parameters = [self.objective.network.get_parameter(name).detach().clone() for name in self.names]
-        return self.point(parameters, z)
+        return self.point(self._parameters.clones(), z)
 
     def point(self, parameters: Sequence[Tensor], z: States) -> Point:
         """A point from parameters (in the order of `names`) and states, which are copied."""
@@ -194,19 +192,58 @@ class TrainingProblem(Problem):
 
     def _load(self, point: Point) -> None:
         """Put a point into the network and the states; blocks that are there already are left alone."""
-        with torch.no_grad():
-            for block in point:
-                tensors = point[block]
-                known = self._loaded.get(block)
-                if known is not None and _same(known, tensors):
-                    continue
-                if block == "parameters":
-                    targets: Sequence[Tensor] = [self.objective.network.get_parameter(name) for name in self.names]
-                else:
-                    targets = self._tensors(self._states, block)
-                for target, tensor in zip(targets, tensors, strict=True):
-                    target.copy_(tensor)
-                self._loaded[block] = tensors
+        for block in point:
+            tensors = point[block]
+            if block == "parameters":
+                self._parameters.load(tensors)
+                continue
+            known = self._loaded.get(block)
+            if known is not None and _same(known, tensors):
+                continue
+            _copy(tensors, self._tensors(self._states, block))
+            self._loaded[block] = tensors
+
+
+class NetworkParameters:
+    """The trainable parameters of a network, as a place to put tensors into.
+
+    `load` leaves them alone when it put the very same tensors there last and
+    nobody has written since. Another problem or an optimiser that changes the
+    network in between is noticed by the parameters' version counters, which
+    every change in place raises; only writes through `.data`, and parameters
+    that are replaced by others, escape them.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.names = [name for name, p in network.named_parameters() if p.requires_grad]
+        self._tensors: tuple[Tensor, ...] | None = None
+        self._written: list[tuple[Tensor, int]] = []
+
+    def clones(self) -> list[Tensor]:
+        """Copies, in the order of `names`."""
+        return [p.detach().clone() for p in self._targets()]
+
+    def load(self, tensors: tuple[Tensor, ...]) -> None:
+        """Put tensors, in the order of `names`, into the network."""
+        if self._tensors is not None and _same(self._tensors, tensors) and self._untouched():
+            return
+        targets = self._targets()
+        _copy(tensors, targets)
+        self._tensors = tensors
+        self._written = [(target, target._version) for target in targets]
+
+    def _untouched(self) -> bool:
+        return all(target._version == version for target, version in self._written)
+
+    def _targets(self) -> list[Tensor]:
+        return [p for p in self.network.parameters() if p.requires_grad]
+
+
+@torch.no_grad()
+def _copy(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for tensor, target in zip(tensors, targets, strict=True):
+        target.copy_(tensor)
 
 
 def _same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
@@ -222,90 +259,3 @@ def _rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
         parts = {"states odd": tuple(range(0, depth, 2)), "states even": tuple(range(1, depth, 2))}
         return {name: rows for name, rows in parts.items() if rows}
     return {f"states {j + 1}": (j,) for j in range(depth)}
-
-
-class TrainingBatches(StochasticProblem):
-    """Mini-batches of a data set: each epoch visits every sample once, in an order drawn from the seed.
-
-    Args:
-        objective: a lifted objective.
-        y, x: all inputs and targets.
-        batch_size: samples per batch; the last batch of an epoch may be smaller.
-        seed: of the order of samples.
-        context: per-sample context of the operators, such as one mask per image.
-        split, start: how each batch's lifted variables are divided, and where they start.
-    """
-
-    def __init__(
-        self,
-        objective: Objective,
-        y: Tensor,
-        x: Tensor,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        context: Context = None,
-        split: Split = "whole",
-        start: str = "forward",
-    ) -> None:
-        self.objective, self.y, self.x, self.context = objective, y, x, context
-        self.size = min(check_size("batch_size", batch_size), len(y))
-        self.seed = check_size("seed", seed, minimum=0)
-        self.split: Split = split
-        self.how = start
-        self._order: tuple[int, Tensor] | None = None
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        return ("parameters",)
-
-    @property
-    def per_epoch(self) -> int:
-        """Batches per epoch."""
-        return -(-len(self.y) // self.size)
-
-    def start(self) -> Point:
-        """The network's current parameters."""
-        named = self.objective.network.named_parameters()
-        return Point({"parameters": [p.detach().clone() for _, p in named if p.requires_grad]})
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the parameters, in the order of the block."""
-        return [name for name, p in self.objective.network.named_parameters() if p.requires_grad]
-
-    def data(self, count: int, parameters: Point) -> tuple[Tensor, Tensor, Context]:
-        """Inputs, targets and context of batch number `count`, with the parameters put into the network."""
-        self._load(parameters)
-        chosen = self._indices(count)
-        return self.y[chosen], self.x[chosen], map_context(self.context, lambda tensor: tensor[chosen])
-
-    def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
-        y, x, context = self.data(count, parameters)
-        problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
-        return problem, problem.start(self.how).merge(parameters)
-
-    def value(self, parameters: Point) -> float:
-        """The mean loss of the network itself, over all samples."""
-        self._load(parameters)
-        total = 0.0
-        with torch.no_grad():
-            for first in range(0, len(self.y), self.size):
-                part = slice(first, first + self.size)
-                context = map_context(self.context, lambda tensor, part=part: tensor[part])
-                output = self.objective.network(self.y[part], context)
-                total += float(self.objective.loss.value(output, self.x[part]).sum())
-        return total / len(self.y)
-
-    def _indices(self, count: int) -> Tensor:
-        epoch, position = divmod(count, self.per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._order = (epoch, torch.randperm(len(self.y), generator=generator))
-        return self._order[1][position * self.size : (position + 1) * self.size].to(self.y.device)
-
-    def _load(self, parameters: Point) -> None:
-        targets = [p for _, p in self.objective.network.named_parameters() if p.requires_grad]
-        with torch.no_grad():
-            for target, value in zip(targets, parameters["parameters"], strict=True):
-                target.copy_(value)

@@ -11,8 +11,8 @@ from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point, add_scaled, norm, subtract
+from torchlift.objective.batches import TrainingBatches
 from torchlift.objective.nudge import Nudge, NudgeState
-from torchlift.objective.problem import TrainingBatches
 from torchlift.objective.sweep import LayerStep, Sweep, backward_sweep
 from torchlift.solvers import AdamScaling, Measure, Scaling, Solver, State
 from torchlift.solvers.base import NAN
@@ -67,7 +67,7 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
 
     def check(self, problem: TrainingBatches, point: Point) -> None:
         if not isinstance(problem, TrainingBatches):
-            hint = "Wrap the data: TrainingBatches(objective, y, x, 100)."
+            hint = "Wrap the data: TrainingBatches(objective, as_batches((y, x), batch_size=100))."
             invalid_type("SweepDescent", "TrainingBatches", problem, hint)
         if point.blocks != problem.blocks:
             invalid_value("SweepDescent start", f"the blocks {list(problem.blocks)}", list(point))

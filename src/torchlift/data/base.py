@@ -1,0 +1,50 @@
+"""The contract of training data: batch number k is the same whenever it is asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchlift.operators.context import Context
+
+
+class Batch(NamedTuple):
+    """Inputs y, targets x, and the per-sample context of the operators (a mask, …) or None."""
+
+    y: Tensor
+    x: Tensor
+    context: Context = None
+
+
+class Batches(ABC):
+    """Samples in numbered batches, epoch after epoch.
+
+    A subclass sets the attributes once:
+
+        samples: in all, as many as `ordered` gives.
+        batch_size: samples per batch; the last batch of an epoch may be smaller.
+        per_epoch: batches per epoch.
+    """
+
+    samples: int
+    batch_size: int
+    per_epoch: int
+
+    @abstractmethod
+    def batch(self, count: int) -> Batch:
+        """Batch number `count`, from 0, over all epochs.
+
+        The same count gives the same numbers, whatever was asked for before and
+        whoever else draws random numbers, so that runs can be resumed.
+        """
+
+    @abstractmethod
+    def ordered(self, size: int | None = None) -> Iterator[Batch]:
+        """Every sample once, in the data's own order, in parts of `size` (`batch_size` by default)."""
+
+    def example(self) -> Batch:
+        """One sample, for shapes and dtypes."""
+        return next(self.ordered(1))

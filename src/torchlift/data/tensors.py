@@ -1,0 +1,77 @@
+"""Data that fits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from torchlift.core.checks import check_size
+from torchlift.data.base import Batch, Batches
+from torchlift.data.read import read_batch
+from torchlift.data.streams import epoch_generator, permutation
+from torchlift.operators.context import Context, map_context
+
+
+class TensorBatches(Batches):
+    """Tensors: each epoch visits every sample once, in an order drawn from the seed.
+
+    Args:
+        y, x: inputs (B, …) and targets (B, …).
+        context: per-sample context of the operators, such as one mask per image.
+        batch_size: samples per batch, at most all; None for all of them as they are, in their own order.
+        seed: of the orders.
+        like: a parameter of the network: y has its dtype, and all tensors are moved to its device.
+        where: what error messages call the data.
+    """
+
+    def __init__(
+        self,
+        y: Tensor,
+        x: Tensor,
+        context: Context = None,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        like: Tensor | None = None,
+        where: str = "data",
+    ) -> None:
+        self.all = read_batch(where, (y, x, context), like)
+        self.samples = len(self.all.y)
+        self.shuffled = batch_size is not None
+        self.batch_size = clip_size(batch_size, self.samples)
+        self.per_epoch = -(-self.samples // self.batch_size)
+        self.seed = check_size("seed", seed, minimum=0)
+        self._order: tuple[int, Tensor] | None = None
+
+    def batch(self, count: int) -> Batch:
+        epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
+        if not self.shuffled:
+            return self.all
+        if self._order is None or self._order[0] != epoch:
+            order = permutation(self.samples, epoch_generator(self.seed, epoch))
+            self._order = (epoch, order.to(self.all.y.device))
+        return take(self.all, self._order[1], position, self.batch_size)
+
+    def ordered(self, size: int | None = None) -> Iterator[Batch]:
+        return parts(self.all, clip_size(size, self.batch_size if size is None else self.samples))
+
+
+def clip_size(size: int | None, most: int) -> int:
+    """A batch size >= 1, at most `most`; None for `most`."""
+    return most if size is None else min(check_size("batch_size", size), most)
+
+
+def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
+    """The samples of batch number `position` of an epoch in this order."""
+    chosen = order[position * size : (position + 1) * size]
+    context = map_context(data.context, lambda tensor: tensor.index_select(0, chosen))
+    return Batch(data.y.index_select(0, chosen), data.x.index_select(0, chosen), context)
+
+
+def parts(data: Batch, size: int) -> Iterator[Batch]:
+    """All samples in their own order, as views."""
+    for first in range(0, len(data.y), size):
+        part = slice(first, first + size)
+        context = map_context(data.context, lambda tensor, part=part: tensor[part])
+        yield Batch(data.y[part], data.x[part], context)
