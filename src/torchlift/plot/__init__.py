@@ -3,5 +3,6 @@
 from torchlift.plot.blocks import blocks
 from torchlift.plot.descent import descent
 from torchlift.plot.speed import layers
+from torchlift.plot.training import training
 
-__all__ = ["blocks", "descent", "layers"]
+__all__ = ["blocks", "descent", "layers", "training"]

@@ -1,0 +1,1 @@
+"""Training of networks: data in batches, phases, records and checkpoints."""

@@ -1,0 +1,291 @@
+"""What happened during a run: rows of plain numbers, in memory and as JSON lines on disk.
+
+| field                         | meaning                                                      |
+|-------------------------------|--------------------------------------------------------------|
+| `kind`                        | "train" (the steps since the last row) or "validation"       |
+| `phase`                       | name of the phase                                            |
+| `epoch`, `step`, `seconds`    | when                                                         |
+| `loss`, `objective`, `gap`    | numbers, or None where there is none                         |
+| `metrics`                     | name → number                                                |
+| `learning_rate`               | a number, or None                                            |
+
+JSON has no NaN and no infinity: on disk they are the strings "NaN",
+"Infinity" and "-Infinity", which `read_history` turns back into numbers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, overload
+
+from torchlift.core.checks import check_size
+from torchlift.core.errors import DataError, TorchliftError, invalid_type, invalid_value, message
+from torchlift.training.metrics import METRICS, Metric
+
+Row = dict[str, Any]
+
+KINDS = ("train", "validation")
+NUMBERS = ("epoch", "seconds", "loss", "objective", "gap", "learning_rate")
+FIELDS = ("kind", "phase", "epoch", "step", "seconds", "loss", "objective", "gap", "metrics", "learning_rate")
+
+_SMALLER = ("loss", "objective", "gap")
+_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_SHOWN = 8
+
+
+class History(Sequence[Row]):
+    """The rows of a run, oldest first.
+
+    Args:
+        path: a file to create, with one JSON object per line; None keeps rows
+            in memory only. `History.resume` goes on with an existing file,
+            `read_history` only looks at it.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._rows: list[Row] = []
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and self.path.stat().st_size:
+            hint = "Go on with History.resume(path, rows), or choose another folder."
+            raise DataError(message(f"History {self.path}", "a new file", "one with rows in it", hint))
+        self.path.touch()
+
+    @classmethod
+    def resume(cls, path: str | Path, rows: int) -> History:
+        """Go on after the first `rows` rows of a file.
+
+        Later rows belong to steps that will be repeated. They are dropped by
+        replacing the file, so that a crash leaves either the old or the new one.
+        """
+        check_size("History.resume rows", rows, minimum=0)
+        lines = _lines(Path(path))
+        if len(lines) < rows:
+            hint = "The file does not belong to this checkpoint, or was cut."
+            raise DataError(message(f"History {path}", f"at least {rows} rows", len(lines), hint))
+        history = _parsed(path, lines[:rows])  # what follows was never synchronised and may be damaged
+        history.path = Path(path)
+        _replace(history.path, b"".join(line + b"\n" for line in lines[:rows]))
+        return history
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row, and write it as one line at once. Fields that are left out are None."""
+        checked = _checked(row)
+        if self.path is not None:
+            # Opened for each line: rows are seconds apart, and no handle has to be closed or survive a copy.
+            with self.path.open("ab", buffering=0) as file:
+                file.write(_encoded(checked) + b"\n")
+        self._rows.append(checked)
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk; a checkpoint may then count on them."""
+        if self.path is not None:
+            with self.path.open("ab") as file:
+                os.fsync(file.fileno())
+
+    def column(self, name: str, kind: str | None = None) -> tuple[list[int], list[float]]:
+        """(steps, values) of a field or metric, where it has a value.
+
+        Args:
+            name: such as "objective" or "psnr".
+            kind: "train" or "validation"; None means training for fields, and
+                validation for metrics.
+        """
+        kind = ("train" if name in NUMBERS else "validation") if kind is None else kind
+        if kind not in KINDS:
+            invalid_value("History.column kind", f"one of {', '.join(map(repr, KINDS))}", repr(kind))
+        self._check_name(name)
+        rows = (row for row in self._rows if row["kind"] == kind)
+        pairs = [(row["step"], value) for row in rows if (value := _value(row, name)) is not None]
+        return [step for step, _ in pairs], [value for _, value in pairs]
+
+    def best(self, metric: str | Metric = "loss", *, larger_is_better: bool | None = None) -> Row:
+        """The validation row in which a metric is best; NaN counts as no value. The earliest of equals.
+
+        Args:
+            metric: a `Metric`, or its name.
+            larger_is_better: needed where the name is not one of ours.
+        """
+        name, larger = _direction(metric, larger_is_better)
+        self._check_name(name)
+        rows = [row for row in self._rows if row["kind"] == "validation"]
+        found = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
+        if not found:
+            invalid_value("History.best", f"a validation row with a value of {name!r}", "none")
+        return (max if larger else min)(found, key=lambda pair: pair[0])[1]
+
+    def to_dicts(self) -> list[Row]:
+        """Copies of all rows."""
+        return [{**row, "metrics": dict(row["metrics"])} for row in self._rows]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    @overload
+    def __getitem__(self, index: str) -> list[float]: ...
+    def __getitem__(self, index: int | slice | str) -> Row | list[Row] | list[float]:
+        """A row, some rows, or the values of a column."""
+        return self.column(index)[1] if isinstance(index, str) else self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        place = "" if self.path is None else f" in {self.path}"
+        return f"History({len(self)} rows{place})"
+
+    def _repr_html_(self) -> str:
+        """The last rows as a table, without the columns that are empty in all of them."""
+        rows = [{**row, **row["metrics"]} for row in self._rows[-_SHOWN:]]
+        names = dict.fromkeys(name for row in rows for name in row if name != "metrics" and row[name] is not None)
+        head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
+        cells = ("".join(f"<td>{html.escape(_text(row.get(name)))}</td>" for name in names) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in cells)
+        note = f"<p>The last {len(rows)} of {len(self)} rows</p>" if len(self) > len(rows) else ""
+        return f"{note}<table><tr>{head}</tr>{body}</table>"
+
+    def _check_name(self, name: str) -> None:
+        """Refuse what no row has, if there are rows."""
+        known = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
+        if name not in known and any(row["kind"] == "validation" for row in self._rows):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else ""
+            invalid_value("History column", f"one of {', '.join(known)}", repr(name), hint)
+
+
+def read_history(path: str | Path) -> History:
+    """The rows of a file, in memory. A last line that was cut while being written is left out.
+
+    Raises:
+        DataError: the file is absent, or some other line is damaged; it says which.
+    """
+    return _parsed(path, _lines(Path(path)))
+
+
+def _parsed(path: str | Path, lines: list[bytes]) -> History:
+    history = History()
+    for number, line in enumerate(lines, start=1):
+        try:
+            history.append(_decoded(line))
+        except (ValueError, OverflowError, TorchliftError) as error:
+            raise DataError(message(f"{path} line {number}", "a row as JSON", f"{line[:60]!r} ({error})")) from error
+    return history
+
+
+def _lines(path: Path) -> list[bytes]:
+    """All lines, but for a last one that was cut; no beginning of a JSON object is JSON."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(message(f"History {path}", "a readable file", error.strerror or error)) from error
+    *lines, last = content.split(b"\n")
+    try:
+        json.loads(last)
+    except ValueError:
+        return lines
+    return [*lines, last]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(path.stat().st_mode & 0o777)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _checked(row: object) -> Row:
+    """A copy with all fields, of plain Python numbers."""
+    if not isinstance(row, Mapping):
+        invalid_type("History row", "a mapping", row)
+    for name in row:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(str(name), FIELDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Other numbers go into 'metrics'."
+            invalid_value("History row", f"the fields {', '.join(FIELDS)}", repr(name), hint)
+    if row.get("kind") not in KINDS:
+        invalid_value("History row kind", f"one of {', '.join(map(repr, KINDS))}", repr(row.get("kind")))
+    phase, metrics = row.get("phase", ""), row.get("metrics", {})
+    if not isinstance(phase, str):
+        invalid_type("History row phase", "a string", phase)
+    if not isinstance(metrics, Mapping):
+        invalid_type("History row metrics", "a mapping from names to numbers", metrics)
+    values: Row = {name: _number(name, row.get(name)) for name in NUMBERS}
+    values |= {"kind": row["kind"], "phase": phase, "step": check_size("History row step", row.get("step"), minimum=0)}
+    values["metrics"] = {str(name): _number(f"metrics[{name!r}]", value) for name, value in metrics.items()}
+    return {name: values[name] for name in FIELDS}
+
+
+def _number(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        invalid_type(f"History row {name}", "a number or None", value, "Try float(...).")
+    return float(value)
+
+
+def _encoded(row: Row) -> bytes:
+    plain = {name: _named(value) for name, value in row.items()}
+    plain["metrics"] = {name: _named(value) for name, value in row["metrics"].items()}
+    return json.dumps(plain, allow_nan=False).encode()
+
+
+def _named(value: Any) -> Any:
+    """Numbers that JSON lacks by their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _decoded(line: bytes) -> Any:
+    row = json.loads(line, parse_constant=_refuse_constant)
+    if not isinstance(row, dict):
+        return row
+    row |= {name: _NAMES.get(value, value) for name in NUMBERS if isinstance(value := row.get(name), str)}
+    metrics = row.get("metrics")
+    if isinstance(metrics, dict):
+        row["metrics"] = {k: _NAMES.get(v, v) if isinstance(v, str) else v for k, v in metrics.items()}
+    return row
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _value(row: Row, name: str) -> float | None:
+    """A field of the row, else one of its metrics."""
+    value = row[name] if name in NUMBERS else None
+    return row["metrics"].get(name) if value is None else value
+
+
+def _direction(metric: str | Metric, larger_is_better: bool | None) -> tuple[str, bool]:
+    """The name of a metric, and whether large values of it are good."""
+    known = metric if isinstance(metric, Metric) else METRICS.get(metric)
+    name = metric.name if isinstance(metric, Metric) else metric
+    if larger_is_better is not None:
+        return name, larger_is_better
+    if known is None and name not in _SMALLER:
+        hint = "Pass larger_is_better=True or False."
+        invalid_value("History.best", f"one of {', '.join((*_SMALLER, *METRICS))}", repr(name), hint)
+    return name, known is not None and known.larger_is_better
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
