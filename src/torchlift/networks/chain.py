@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,21 @@ from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.form import UnifiedForm, assemble
-from torchlift.networks.prepare import prepare
-from torchlift.networks.reader import Reader, Term, bias_of
+from torchlift.networks.prepare import prepare, refuse
+from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
 from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
+
+
+class ChainLayer(NamedTuple):
+    """One linear map of a chain at the current parameters."""
+
+    operator: LinearOperator
+    """The map; its tensors are views of the stacked parameters, without a tape."""
+    bias: Tensor | None
+    """A view too, shaped to broadcast over one sample."""
+    name: str | None
+    """Its stack and its place there, such as "hidden.0[2]"; None for maps without weights."""
 
 
 class Chain(Network):
@@ -105,6 +116,64 @@ class Chain(Network):
         plain = source == len(self._sites) and len(term.layers) == 1 and term.layers[0] in self._places
         return self._run("output", 0, source) if plain and self._is_dense("output", 0) else None
 
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """How the layers are wired, one site per activation; terms count the layers as `layers` does."""
+        return self._sites
+
+    @property
+    def output_term(self) -> Term:
+        """The layers that make K."""
+        return self._output[1]
+
+    def layers(self) -> tuple[ChainLayer, ...]:
+        """All linear maps, through which the parameters can be read and overwritten."""
+        with torch.no_grad():
+            pairs = zip(*self._current(), strict=True)
+        names = {k: f"{role}.{group}[{index}]" for k, (role, group, index) in self._places.items()}
+        return tuple(
+            ChainLayer(
+                operator.map_tensors(lambda _, tensor: tensor.detach()),
+                None if bias is None else bias.detach(),
+                names.get(k),
+            )
+            for k, (operator, bias) in enumerate(pairs)
+        )
+
+    def load(self, sequential: nn.Sequential) -> None:
+        """Copy in the weights of the `nn.Sequential` that this chain was read from, or of one like it.
+
+        Batch norms are refused: a chain holds them folded into other weights.
+        """
+        sources = list(_own_parameters(sequential))
+        slots = list(self._slots())
+        shapes = [tuple(source.shape) for source in sources]
+        wanted = [tuple(shape) for _, _, _, shape in slots]
+        if shapes != wanted:
+            invalid_value("Chain.load", f"parameters of shapes {wanted}", shapes, "Lift the module anew.")
+        stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        for source, (_, name, index, _) in zip(sources, slots, strict=True):
+            slot = stacked[name][index]
+            slot.copy_(source.detach().reshape(slot.shape))
+
+    def scatter(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """{parameter of `to_sequential()`: tensor} from {stacked parameter: tensor}, in the order of its parameters.
+
+        Stacked parameters that are not given are left out. The tensors are views.
+        """
+        return {
+            plain: gradients[name][index].reshape(shape)
+            for plain, name, index, shape in self._slots() if name in gradients
+        }  # fmt: skip
+
+    def _slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
+        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them."""
+        for module, k in self._owners:
+            role, group, index = self._places[k]
+            for name, parameter in self._skeleton[0].get_submodule(module).named_parameters():
+                stacked = "bias" if name == "bias" else f"linear.{name}"
+                yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
+
     def _is_dense(self, role: str, group: int) -> bool:
         stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
         return isinstance(stack.linear.template, Dense)
@@ -156,6 +225,14 @@ def lift(module: nn.Sequential, input_shape: int | Iterable[int] | None = None) 
         1
     """
     return Chain(module, input_shape)
+
+
+def _own_parameters(sequential: nn.Sequential) -> Iterator[Tensor]:
+    """The parameters of a Sequential without batch norms, whose order is that of a chain read from it."""
+    for where, module in sequential.named_modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            refuse(where, module, "its weights are folded into others", "Fold it for good: lift(...).to_sequential().")
+        yield from module.parameters(recurse=False)
 
 
 def _input_shape(plain: nn.Sequential, given: int | Iterable[int] | None) -> Shape:
