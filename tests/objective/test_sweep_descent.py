@@ -13,7 +13,16 @@ from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.tensors import Point
 from torchlift.data import as_batches
 from torchlift.imaging import load_digits
-from torchlift.objective import Nudge, Objective, SweepDescent, TrainingBatches
+from torchlift.objective import (
+    GramRule,
+    Nudge,
+    Objective,
+    RelativeStep,
+    ScaledStep,
+    SweepDescent,
+    SweepRule,
+    TrainingBatches,
+)
 from torchlift.solvers import (
     Backtracking,
     Cosine,
@@ -51,11 +60,11 @@ def _accuracy(batches: TrainingBatches, point: Point) -> float:
 
 
 @pytest.mark.parametrize(
-    "solver", [SweepDescent(3e-3), SweepDescent(0.3, gram=GramStep()), SweepDescent(Cosine(1e-2, 30, 1e-3))], ids=repr
+    "rule", [RelativeStep(), ScaledStep(3e-3), GramRule(GramStep(0.3)), ScaledStep(Cosine(1e-2, 30, 1e-3))], ids=repr
 )
-def test_classifies_digits(solver: SweepDescent) -> None:
+def test_classifies_digits(rule: SweepRule) -> None:
     batches = _batches()
-    solution = solve(batches, solver, batches.start(), stopping=Stopping(30, change=None), record_every=10)
+    solution = solve(batches, SweepDescent(rule), batches.start(), stopping=Stopping(30, change=None), record_every=10)
     assert not solution.failed, solution.message
     assert _accuracy(batches, solution.point) > 0.8
 
@@ -63,7 +72,7 @@ def test_classifies_digits(solver: SweepDescent) -> None:
 def test_vanishing_nudges_and_adam_are_back_propagation_with_adam() -> None:
     batches = _batches(prox.Tanh(), dtype=torch.float64)
     start = batches.start()
-    solver = SweepDescent(1e-3, nudge=Nudge(fixed=1e-5))
+    solver = SweepDescent(ScaledStep(1e-3), nudge=Nudge(fixed=1e-5))
     found = solve(batches, solver, start, stopping=Stopping(5, change=None), record_every=0).point["parameters"]
     batches.data(0, start)
     network = batches.objective.network
@@ -84,12 +93,15 @@ def test_learns_where_back_propagation_has_no_gradient() -> None:
     nn.functional.cross_entropy(batches.objective.network(y), x).backward()
     first = batches.objective.network.get_parameter("hidden.0.linear.weight")
     assert first.grad is not None and float(first.grad.abs().max()) == 0
-    solution = solve(batches, SweepDescent(3e-3), batches.start(), stopping=Stopping(60, change=None), record_every=0)
+    solution = solve(
+        batches, SweepDescent(ScaledStep(3e-3)), batches.start(), stopping=Stopping(60, change=None), record_every=0
+    )
     assert _accuracy(batches, solution.point) > 0.5
 
 
-@pytest.mark.parametrize("solver", [SweepDescent(1e-3), SweepDescent(0.3, gram=GramStep())], ids=["adam", "gram"])
-def test_resumes_through_tensors_and_numbers(solver: SweepDescent) -> None:
+@pytest.mark.parametrize("rule", [RelativeStep(), ScaledStep(), GramRule()], ids=["relative", "adam", "gram"])
+def test_resumes_through_tensors_and_numbers(rule: SweepRule) -> None:
+    solver = SweepDescent(rule)
     start = _batches().start()
     whole = solve(_batches(), solver, start, stopping=Stopping(8, change=None), record_every=0)
     half = solve(_batches(), solver, start, stopping=Stopping(3, change=None), record_every=0)
@@ -111,7 +123,7 @@ def test_masks_travel_with_their_samples() -> None:
     start = batches.start()
     first = batches.value(start)
     inner = LinearisedBCD(ProximalGradient(Backtracking()))
-    for solver in (SweepDescent(3e-2), ImplicitStochasticGradient(0.1, inner)):
+    for solver in (SweepDescent(ScaledStep(3e-2)), SweepDescent(), ImplicitStochasticGradient(0.1, inner)):
         solution = solve(batches, solver, start, stopping=Stopping(9, change=None), record_every=3)
         assert not solution.failed, solution.message
         assert solution.history[-1].value < first
@@ -126,17 +138,23 @@ def _convolutional() -> TrainingBatches:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: SweepDescent(0.0), ["step_size", "> 0"]),
-        (lambda: SweepDescent(scaling="adam"), ["scaling", "Scaling", "str"]),
+        (lambda: ScaledStep(0.0), ["step_size", "> 0"]),
+        (lambda: ScaledStep(scaling="adam"), ["scaling", "Scaling", "str"]),
+        (lambda: SweepDescent(0.1), ["rule", "SweepRule", "ScaledStep"]),
+        (lambda: SweepDescent(average=1.0), ["average", "[0, 1)"]),
+        (lambda: RelativeStep(start=0), ["start", "> 0"]),
+        (lambda: RelativeStep(momentum=1.0), ["momentum"]),
+        (lambda: RelativeStep(centring=1), ["centring", "True or False"]),
+        (lambda: GramRule(0.1), ["gram", "GramStep"]),
         (lambda: SweepDescent(nudge=0.1), ["nudge", "Nudge", "float"]),
         (lambda: SweepDescent().check(None, Point({})), ["TrainingBatches"]),
         (lambda: SweepDescent().check(_batches(), Point({"x": torch.zeros(1)})), ["parameters", "x"]),
         (
-            lambda: SweepDescent(0.3, gram=GramStep()).check(_convolutional(), _convolutional().start()),
-            ["dense layers", "AdamScaling"],
+            lambda: SweepDescent(GramRule()).check(_convolutional(), _convolutional().start()),
+            ["dense layers", "RelativeStep"],
         ),
     ],
-    ids=range(6),
+    ids=range(12),
 )
 def test_bad_settings_are_refused(call, words: list[str]) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError)) as caught:

@@ -15,12 +15,11 @@ from torchlift.data import as_batches
 from torchlift.imaging import Denoising, load_digits, psnr
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
-from torchlift.objective import Objective, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.objective import GramRule, Objective, ScaledStep, SweepDescent, TrainingBatches, TrainingProblem
 from torchlift.prox import SoftThreshold
 from torchlift.solvers import (
     BlockCoordinateDescent,
     FromBound,
-    GramStep,
     HeavyBall,
     LinearisedBCD,
     Nesterov,
@@ -92,8 +91,9 @@ def contestants(setting: Setting) -> dict[str, Solver]:
         "Nesterov": LinearisedBCD(ProximalGradient(FromBound(every=10), Nesterov())),
         "Adam": LinearisedBCD(ProximalAdam(setting.learning_rate)),
         "exact": BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
-        "sweep + Adam": SweepDescent(setting.learning_rate),
-        "sweep + Gram": SweepDescent(0.3, gram=GramStep()),
+        "sweep + Adam": SweepDescent(ScaledStep(setting.learning_rate)),
+        "sweep + Gram": SweepDescent(GramRule()),
+        "sweep, no learning rate": SweepDescent(),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from torchlift.core.errors import invalid_type
@@ -23,10 +25,17 @@ class TrainingBatches(StochasticProblem):
         objective: a lifted objective.
         batches: the data, from `as_batches`.
         split, start: how each batch's lifted variables are divided, and where they start.
+        budget: the share of a run that is left before step k, from 1 down to 0; always 1 by default.
     """
 
     def __init__(
-        self, objective: Objective, batches: Batches, *, split: Split = "whole", start: str = "forward"
+        self,
+        objective: Objective,
+        batches: Batches,
+        *,
+        split: Split = "whole",
+        start: str = "forward",
+        budget: Callable[[int], float] | None = None,
     ) -> None:
         if not isinstance(batches, Batches):
             hint = "Try as_batches((y, x), batch_size=100)."
@@ -34,6 +43,7 @@ class TrainingBatches(StochasticProblem):
         self.objective, self.batches = objective, batches
         self.split: Split = split
         self.how = start
+        self.share_left = _endless if budget is None else budget
         self._parameters = NetworkParameters(objective.network)
 
     @property
@@ -73,3 +83,7 @@ class TrainingBatches(StochasticProblem):
             total += float(self.objective.loss.value(self.objective.network(y, context), x).sum())
             samples += len(y)
         return total / samples
+
+
+def _endless(count: int) -> float:
+    return 1.0

@@ -1,0 +1,187 @@
+# pyright: reportPrivateImportUsage=false
+"""Steps relative to the size of each layer, whose length is found from the data: no learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_positive
+from torchlift.core.errors import invalid_type
+from torchlift.core.tensors import Point, zeros_like
+from torchlift.objective.centring import centre, uncentre
+from torchlift.objective.rules import BLOCK, SweepRule
+from torchlift.objective.sweep import Sweep
+from torchlift.solvers.momentum import check_fraction
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeState:
+    """What `RelativeStep` remembers; points are like the parameters.
+
+    Arguments:
+        origin: x₀.
+        first: m.
+        total: s.
+        second: q, one number per layer or per entry.
+        units: c.
+        rho: ρ, 0-d.
+        gain: r, 0-d.
+        count: steps made so far.
+    """
+
+    origin: Point
+    first: Point
+    total: Point
+    second: Point
+    units: Point
+    rho: Tensor
+    gain: Tensor
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class RelativeStep(SweepRule):
+    """Momentum steps that move every layer by the same share ρ of its size, ρ found on the way.
+
+    With g_l the gradient of layer l (centred, see `centring`) and c_l the root
+    mean square of its starting weights,
+
+        q_l ← β₂q_l + (1 − β₂) mean(g_l²),   ĝ_l = g_l/√q̂_l,   m ← βm + (1 − β)ĝ
+        x_l ← x_l − γ ρ c_l m̂_l
+
+    where γ anneals with the budget that is left, as a cosine. One q_l per
+    layer keeps the direction of its gradient, which noise pixels hardly touch;
+    parameters outside dense layers have one q per entry, as in Adam. ρ is the
+    largest lower bound seen so far of the distance to a solution, in units of c:
+
+        r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
+        ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where there is one q per entry)
+
+    Arguments:
+        start: the first ρ: no layer ever moves by less than this share per step.
+        momentum: β in [0, 1).
+        memory: β₂ in [0, 1) for layers; entries use √√√β₂, a longer memory.
+        patience: β₃ in [0, 1).
+        centring: eliminate the biases of dense layers.
+        anneal: whether γ falls from 1 to 0; otherwise γ = 1.
+
+    Reference: Mishchenko and Defazio, Prodigy: an expeditiously adaptive parameter-free learner (2024),
+    whose estimate of the distance this is, in another norm.
+    """
+
+    start: float = 0.01
+    momentum: float = 0.9
+    memory: float = 0.99
+    patience: float = 0.99
+    centring: bool = True
+    anneal: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive("RelativeStep start", self.start)
+        for name in ("momentum", "memory", "patience"):
+            check_fraction(f"RelativeStep {name}", getattr(self, name))
+        for name in ("centring", "anneal"):
+            if not isinstance(getattr(self, name), bool):
+                invalid_type(f"RelativeStep {name}", "True or False", getattr(self, name))
+
+    def init(self, names: Sequence[str], point: Point, sweep: Sweep) -> RelativeState:
+        dense = _dense(sweep)
+        second = [
+            tensor.new_zeros(_per_layer(tensor)) if name in dense else torch.zeros_like(tensor)
+            for name, tensor in zip(names, point[BLOCK], strict=True)
+        ]
+        some = point.tensors[0]
+        nothing = zeros_like(point)
+        units = Point({BLOCK: _units(names, point[BLOCK])})
+        rho = some.new_full((), self.start)
+        return RelativeState(point, nothing, nothing, Point({BLOCK: second}), units, rho, some.new_zeros(()))
+
+    def move(
+        self, names: Sequence[str], point: Point, sweep: Sweep, state: RelativeState, count: int, share: float
+    ) -> tuple[Point, RelativeState]:
+        means = centre(sweep) if self.centring else ()
+        k = state.count + 1
+        gamma = 0.5 * (1 + math.cos(math.pi * (1 - share))) if self.anneal else 1.0
+        gradients = [sweep.gradients[name] for name in names]
+        second = self._normalise(gradients, state.second.tensors, k)
+        first = torch._foreach_lerp(state.first.tensors, gradients, 1 - self.momentum)
+        rho, gain, total = self._distance(point, gradients, state, gamma)
+        units = state.units.tensors
+        steps = torch._foreach_mul(first, units)
+        torch._foreach_mul_(steps, rho * (-gamma / (1 - self.momentum**k)))
+        uncentre(dict(zip(names, steps, strict=True)), means)
+        like = point.like
+        new = RelativeState(state.origin, like(first), like(total), like(second), state.units, rho, gain, k)
+        return like(torch._foreach_add(point.tensors, steps)), new
+
+    def size(self, state: RelativeState, count: int) -> float:
+        return float(state.rho)
+
+    def _normalise(self, gradients: list[Tensor], second: tuple[Tensor, ...], k: int) -> list[Tensor]:
+        """g ← g/√q̂ in place; returns the new q."""
+        found = []
+        for g, q in zip(gradients, second, strict=True):
+            by_layer = q.shape != g.shape
+            memory = self.memory if by_layer else self.memory ** (1 / 8)
+            if by_layer:
+                norms = torch.linalg.vector_norm(g.flatten(1), dim=1).view(q.shape)
+                q = torch.lerp(norms.square_().div_(g[0].numel()), q, memory)
+            else:
+                q = torch.addcmul(q * memory, g, g, value=1 - memory)
+            root = (q / (1 - memory**k)).sqrt_()
+            g.div_(root.clamp_(min=torch.finfo(g.dtype).tiny ** 0.5))
+            found.append(q)
+        return found
+
+    def _distance(
+        self, point: Point, gradients: list[Tensor], state: RelativeState, gamma: float
+    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+        """The new ρ, r and s."""
+        weight = state.rho.square() * ((1 - self.patience) * gamma)
+        moved = torch._foreach_sub(state.origin.tensors, point.tensors)
+        inner = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(moved, gradients, strict=True)]).sum()
+        gain = state.gain * self.patience + weight * inner
+        total = torch._foreach_mul(state.total.tensors, self.patience)
+        torch._foreach_addcmul_(total, gradients, torch._foreach_mul(state.units.tensors, weight))
+        size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.second.tensors, strict=True)]).sum()
+        tiny = torch.finfo(size.dtype).tiny
+        return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain, total
+
+
+def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
+    """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry."""
+    if s.shape == q.shape:
+        return torch.linalg.vector_norm(s, ord=1)
+    return torch.linalg.vector_norm(s.flatten(1), dim=1).sum() * s[0].numel() ** 0.5
+
+
+def _dense(sweep: Sweep) -> set[str]:
+    """Names of the weights and biases of dense layers."""
+    names = {layer.weight_name for layer in sweep.layers}
+    return names | {layer.bias_name for layer in sweep.layers if layer.bias_name is not None}
+
+
+def _per_layer(tensor: Tensor) -> tuple[int, ...]:
+    return (len(tensor), *(1,) * (tensor.ndim - 1))
+
+
+def _units(names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """c: the size of each layer's weights; biases have that of their weights, logarithms of numbers have 1."""
+    found = {name: _size(tensor) for name, tensor in zip(names, tensors, strict=True)}
+    units = []
+    for name, tensor in zip(names, tensors, strict=True):
+        weights = found.get(f"{name.removesuffix('bias')}linear.weight") if name.endswith("bias") else None
+        units.append(found[name] if weights is None else weights.reshape(_per_layer(tensor)))
+    return units
+
+
+def _size(tensor: Tensor) -> Tensor:
+    if tensor.ndim < 2:  # one number per layer
+        return torch.ones_like(tensor)
+    size = tensor.square().mean(tuple(range(1, tensor.ndim)), keepdim=True).sqrt()
+    return torch.where(size > 0, size, tensor[0].numel() ** -0.5)
