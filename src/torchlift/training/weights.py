@@ -1,4 +1,4 @@
-"""How a network starts: five ways to set its weights."""
+"""How a network starts: six ways to set its weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torchlift.core.checks import check_batch, check_finite, check_like, check_n
 from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
 from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain
+from torchlift.training.balance import balance
 from torchlift.training.draws import DRAWS, LayerStart
 from torchlift.training.layerwise import Sample, layer_wise
 from torchlift.training.pass_through import Range, pass_through
@@ -27,6 +28,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "orthogonal": ("gain",),
     "pass-through": ("margin",),
     "layer-wise": ("loss", "samples", "ridge"),
+    "balanced": ("samples",),
 }
 
 
@@ -43,7 +45,7 @@ def initialise_weights(
     samples: int | None = None,
     ridge: float | None = None,
 ) -> tuple[LayerStart, ...]:
-    """Overwrite all weights and biases of a chain (MLP, ResNet, Perceptron, or what `lift` made).
+    """Set the weights and biases of a chain (MLP, ResNet, Perceptron, or what `lift` made).
 
     - "default": as torch's own modules start.
     - "he": normal with variance gain²/inputs, biases 0; for ReLU and the like.
@@ -54,8 +56,10 @@ def initialise_weights(
     - "layer-wise": each layer is fitted to the data that the ones before it
       make; where that is impossible it is scaled to be alive. For deep
       networks whose activations are zero nearly everywhere under random weights.
+    - "balanced": the current weights, each layer's multiplied by one number and
+      its bias set such that it responds to the data. The output is kept.
 
-    See `pass_through` and `layer_wise` in this package for the mathematics.
+    See `pass_through`, `layer_wise` and `balance` in this package for the mathematics.
 
     Returns:
         One `LayerStart` per layer, with the `error` that remains where a layer
@@ -66,7 +70,7 @@ def initialise_weights(
         network: must not have frozen parameters.
         how: the way.
         data: y, or (y, x). "pass-through" takes the range of y, [0, 1] without
-            data; "layer-wise" needs (y, x); the others do not look at it.
+            data; "layer-wise" needs (y, x) and "balanced" needs y; the others do not look at it.
         generator: source of randomness, on the CPU; torch's default otherwise.
         gain: factor of the weights; √2 for "he" and 1 for "orthogonal" by default.
         margin: taken off every b of "pass-through", so that each soft-threshold
@@ -74,7 +78,7 @@ def initialise_weights(
             some noise removed; 0 by default.
         loss: of the output layer in "layer-wise"; cross-entropy for integer
             labels, squared error otherwise.
-        samples: "layer-wise" fits to so many, drawn at random; 2,000 by default.
+        samples: "layer-wise" and "balanced" look at so many, drawn at random; 2,000 and 500 by default.
         ridge: strength of the pull towards pass-through in "layer-wise"; 1 by default.
     """
     _check_network(network)
@@ -93,6 +97,11 @@ def initialise_weights(
         count = 2000 if samples is None else check_size("initialise_weights samples", samples)
         strength = 1.0 if ridge is None else check_positive("initialise_weights ridge", ridge)
         return layer_wise(network, _sample(network, data, loss, count, generator), strength, generator)
+    if way == "balanced":
+        count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
+        y = _some_inputs(network, data, count, generator)
+        with _unchanged_if_refused(network):
+            return balance(network, y)
     draw, usual = DRAWS[way]
     factor = usual if gain is None else check_positive("initialise_weights gain", gain)
     layers = [layer for layer in network.layers() if layer.name is not None]
@@ -103,7 +112,7 @@ def initialise_weights(
 
 @contextmanager
 def _unchanged_if_refused(network: Chain) -> Iterator[None]:
-    """A layer far from the input may be one that cannot be the identity: then the others get their weights back."""
+    """A layer far from the input may be one that cannot be set as asked: then the others get their weights back."""
     before = [parameter.detach().clone() for parameter in network.parameters()]
     try:
         yield
@@ -137,7 +146,7 @@ def _range(network: Chain, data: Data | None) -> Range:
     """The least and the largest input."""
     if data is None:
         return 0.0, 1.0
-    y = _inputs(network, data[0] if isinstance(data, Sequence) and len(data) else data)
+    y = _inputs(network, _first(data))
     low, high = float(y.min()), float(y.max())
     if not high > low:
         invalid_value("initialise_weights data", "inputs that differ", f"all of them {low}")
@@ -163,6 +172,18 @@ def _sample(
     loss.check((len(y), *network.out_shape), x)
     chosen = torch.randperm(len(y), generator=generator)[:count]
     return Sample(y[chosen.to(y.device)], x[chosen.to(x.device)].to(y.device), loss)
+
+
+def _some_inputs(network: Chain, data: Data | None, count: int, generator: torch.Generator | None) -> Tensor:
+    if data is None:
+        invalid_value("initialise_weights data", "inputs for 'balanced'", "none", "Try data=inputs.")
+    y = _inputs(network, _first(data))
+    return y[torch.randperm(len(y), generator=generator)[:count].to(y.device)]
+
+
+def _first(data: Data) -> object:
+    """y of (y, x), or y itself."""
+    return data[0] if isinstance(data, Sequence) and len(data) else data
 
 
 def _inputs(network: Chain, y: object) -> Tensor:

@@ -1,0 +1,171 @@
+"""Weights whose directions are kept and whose sizes are fitted to data, so that every layer is alive.
+
+Test accuracy in per cent (mean of three seeds) after 6 epochs of `SweepDescent` on the 5,000 bundled digits,
+from torch's default weights, balanced with the offsets of the units
+
+NUMBERS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_batch, check_finite, check_like
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.networks import Chain, Network
+from torchlift.networks.chain import ChainLayer
+from torchlift.networks.reader import Site
+from torchlift.operators import Context
+from torchlift.operators.context import map_context
+from torchlift.prox import ProximalActivation
+from torchlift.training.draws import LayerStart, clear_bias, weight_of
+
+#: Least share of responses that a balanced layer has alive, where a spread of at most `WIDEST` permits it.
+ALIVE, WIDEST = 0.3, 2.0**10
+#: The offsets of the units differ by at most so many times what the data makes of them.
+OFFSETS = 3.0
+#: A response counts as flat where its slope over ±ε is less; ε is this part of the size of v.
+FLAT, EPSILON = 1e-3, 1e-3
+#: A layer is asleep when less than this part of v varies with the input, or more than that share of responses is flat.
+STILL, STUNNED = 0.1, 0.97
+#: `asleep` looks at no more samples.
+SAMPLES = 500
+
+
+@torch.no_grad()
+def balance(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
+    """Scale W and set b, layer by layer on what the ones before it make of the inputs y.
+
+    With v = W u, the mean v̄_i of unit i (over samples, and positions of a
+    convolution), their mean v̄, and the spreads s² = mean (v − v̄_i)² within
+    and r² = mean (v̄_i − v̄)² between units,
+
+        c_i = v̄ + (1 − κ)(v̄_i − v̄),   κ = min(1, 3 s/r),
+        W ← (t/q) W,   b_i ← −(t/q) c_i,   q² = mean (v − c_i)².
+
+    So the pre-activations have mean 0 and size t, and no more than 3 times
+    the spread within units comes from units that differ from each other.
+    t is the first of 1, 2, 4, …, 2¹⁰ for which 30 % of the responses are alive,
+    else the one with most of them: thresholds are passed by larger values.
+    Layers without a bias are only scaled.
+
+    Of a product of maps without an activation in between, the last one is
+    changed; layers that several rows of W share are set by the first of them.
+    Kept as they are: sums of a branch and a skip connection, V, and the output.
+    """
+    layers = network.layers()
+    starts: dict[str, LayerStart] = {}
+    u, z = [y], []
+    for j, site in enumerate(network.sites):
+        last = _last(layers, site)
+        if last is not None and last.name is not None and last.name not in starts:
+            clear_bias(last)
+            _balance(last, site.activation, network.operators().pre_activation(j, u), f"layer {j + 1}")
+            starts[last.name] = LayerStart(last.name, "balanced")
+        form = network.operators()  # anew: sums of biases are made when it is built
+        z.append(site.activation(form.pre_activation(j, u)))
+        u.append(form.couple(j, u, z))
+    names = [layer.name for layer in layers if layer.name is not None]
+    return tuple(starts.get(name, LayerStart(name, "kept")) for name in names)
+
+
+@torch.no_grad()
+def asleep(network: Network, y: Tensor, context: Context = None) -> tuple[int, ...]:
+    """The layers, counted from 1, that (nearly) ignore the input: training from there hardly moves.
+
+    Those with rms(v − v̄) < 0.1 rms(v), v̄ the mean over the samples, and those
+    where σ(v ± ε), ε = rms(v)/1000, is flat for more than 97 % of the entries.
+    One forward pass on at most 500 samples.
+
+    Arguments:
+        network: any network in the unified form.
+        y: two or more inputs; a larger batch is thinned out evenly.
+        context: what the network's operators need to know of each sample.
+    """
+    if not isinstance(network, Network):
+        invalid_type("asleep network", "a Network", network, "Lift it: lift(nn.Sequential(...)).")
+    y = check_finite("asleep inputs", check_batch("asleep inputs", y, network.in_shape))
+    if network.like is not None:
+        check_like("asleep inputs", y, network.like)
+    if len(y) < 2:
+        invalid_value("asleep inputs", "two samples or more", len(y))
+    every = -(-len(y) // SAMPLES)
+    states = network.states(y[::every], map_context(context, lambda tensor: tensor[::every]))
+    rows = zip(states.v, network.operators().activations, strict=True)
+    return tuple(j for j, (v, activation) in enumerate(rows, start=1) if _is_asleep(v, activation))
+
+
+def _is_asleep(v: Tensor, activation: ProximalActivation) -> bool:
+    size = _rms(v)
+    still = size == 0 or _rms(v - v.mean(0)) < STILL * size
+    return still or _alive(activation, v, EPSILON * size) < 1 - STUNNED
+
+
+def _last(layers: Sequence[ChainLayer], site: Site) -> ChainLayer | None:
+    """The last map with weights of a row with one term; None for sums."""
+    if len(site.reads) > 1:
+        return None
+    return next((layers[k] for k in reversed(site.reads[0][1].layers) if layers[k].name is not None), None)
+
+
+def _balance(layer: ChainLayer, activation: ProximalActivation, v: Tensor, where: str) -> None:
+    """One layer, whose bias is zero, with v = W u."""
+    # (samples, units, positions): maps after the weights only reshape or pool
+    parts = v.reshape(len(v), layer.operator.out_shape[0], -1)
+    means = parts.mean((0, 2), keepdim=True)
+    within = _rms(parts - means)
+    if within <= 100 * torch.finfo(v.dtype).eps * _rms(v):
+        hint = "Are all inputs equal, or all weights zero? Try 'he' or 'orthogonal' first."
+        invalid_value(f"balanced, {where} ({layer.name})", "pre-activations that vary with the data", "none", hint)
+    centres = torch.zeros_like(means) if layer.bias is None else _centres(means, within)
+    size = _rms(parts - centres)
+    spread = _spread(activation, ((parts - centres) / size).view_as(v), where)
+    weight_of(layer).mul_(spread / size)
+    if layer.bias is not None:
+        layer.bias.copy_((-spread / size * centres).view_as(layer.bias))
+
+
+def _centres(means: Tensor, within: float) -> Tensor:
+    """c: what is left of the units' means once their differences are cut to `OFFSETS` · within."""
+    middle = means.mean()
+    between = _rms(means - middle)
+    kept = min(1.0, OFFSETS * within / between) if between > 0 else 1.0
+    return middle + (1 - kept) * (means - middle)
+
+
+def _spread(activation: ProximalActivation, v: Tensor, where: str) -> float:
+    """t: the first of 1, 2, 4, … with enough alive responses at t v, else the best."""
+    best, share, spread = 1.0, 0.0, 1.0
+    while share < ALIVE and spread <= WIDEST:
+        alive = _alive(activation, spread * v, EPSILON * spread)
+        if alive > share:
+            best, share = spread, alive
+        spread *= 2
+    if share == 0:
+        name = type(activation).__name__
+        hint = "Does its range of slopes lie within what zero-mean inputs reach?"
+        invalid_value(f"balanced, {where}", "an activation that responds to its input", f"a flat {name}", hint)
+    return best
+
+
+def _alive(activation: ProximalActivation, v: Tensor, epsilon: float) -> float:
+    """Share of the entries of σ that change between v + ε and v − ε, with a slope above `FLAT`."""
+    shift = epsilon * _signs(v, activation.dim)
+    change = activation(v + shift) - activation(v - shift)
+    return float((change.abs() > 2 * epsilon * FLAT).double().mean())
+
+
+def _signs(v: Tensor, dim: int | None) -> Tensor:
+    """1, −1, 1, … along a group, since softmax and the like ignore a shift of all its entries; else 1."""
+    if dim is None:
+        return v.new_ones(())
+    shape = [1] * v.ndim
+    shape[dim] = -1
+    return (1 - 2 * (torch.arange(v.shape[dim], device=v.device) % 2)).to(v).view(shape)
+
+
+def _rms(v: Tensor) -> float:
+    return float(v.square().mean().sqrt())

@@ -1,0 +1,233 @@
+"""Ways to change a network's parameters step by step, each of which can be saved and resumed."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.solution import Result, StepFailure
+from torchlift.core.tensors import Point
+from torchlift.data import Batches
+from torchlift.objective import Objective, TrainingBatches, TrainingProblem
+from torchlift.objective.problem import NetworkParameters
+from torchlift.solvers import Solver, state_from_parts, state_to_parts
+from torchlift.solvers.state import Number
+
+Budget = Callable[[int], float]
+"""Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
+
+Parts = tuple[dict[str, Tensor], dict[str, Number]]
+
+
+class Method(ABC):
+    """Changes parameters by one step at a time."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Steps made so far."""
+
+    @abstractmethod
+    def step(self) -> float:
+        """Make one step; returns the objective before it, or NaN where that would cost extra."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Put the parameters to use into the network."""
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """All that is needed to go on from here."""
+
+    @abstractmethod
+    def restore(self, parts: Parts) -> None:
+        """Go on from there."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        return None
+
+    def objective_value(self) -> tuple[float, float | None] | None:
+        """The lifted objective and the mean gap ‖z − σ(W u + b)‖, where z persist."""
+        return None
+
+
+class SolverMethod(Method):
+    """A solver on batches, or on the whole data with lifted variables that persist.
+
+    Args:
+        solver: its settings.
+        problem: `TrainingBatches` or `TrainingProblem`.
+        start: where to begin.
+    """
+
+    def __init__(self, solver: Solver[Any, Any], problem: TrainingBatches | TrainingProblem, start: Point) -> None:
+        solver.check(problem, start)
+        self.solver, self.problem = solver, problem
+        self.state = solver.init(problem, start)
+        self._network = NetworkParameters(problem.objective.network)
+
+    @property
+    def count(self) -> int:
+        return self.state.count
+
+    @property
+    def learning_rate(self) -> float | None:
+        return next(iter(self.state.step_sizes.values()), None)
+
+    @torch.no_grad()
+    def step(self) -> float:
+        state = self.solver.step(self.problem, self.state)
+        loss = float(getattr(state, "loss", math.nan))
+        if math.isinf(loss) or (math.isnan(loss) and hasattr(state, "loss")):
+            raise StepFailure(Result.NOT_FINITE, "the loss is not finite")
+        self.state = state
+        return loss
+
+    def publish(self) -> None:
+        self._network.load(getattr(self.state, "answer", self.state.point)["parameters"])
+
+    def parts(self) -> Parts:
+        return state_to_parts(self.state)
+
+    def restore(self, parts: Parts) -> None:
+        self.state = state_from_parts(self.state, *parts)
+
+    def objective_value(self) -> tuple[float, float | None] | None:
+        if not isinstance(self.problem, TrainingProblem):
+            return None
+        problem = self.problem
+        report = problem.objective.report(problem.y, problem.x, problem.states(self.state.point), problem.context)
+        return report.total, sum(report.gaps) / len(report.gaps) if report.gaps else None
+
+
+@dataclass(frozen=True)
+class TorchOptimiser:
+    """Back-propagation with any optimiser of torch.
+
+    Arguments:
+        factory: makes it from the parameters: a class, or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9).
+        anneal: multiply its learning rates by a factor that falls from 1 to 0 over the budget.
+    """
+
+    factory: Callable[..., torch.optim.Optimizer]
+    anneal: Literal["cosine", "linear"] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.factory):
+            hint = "Try TorchOptimiser(torch.optim.Adam)."
+            invalid_type("TorchOptimiser factory", "a function of the parameters", self.factory, hint)
+        if self.anneal not in ("cosine", "linear", None):
+            invalid_value("TorchOptimiser anneal", "'cosine', 'linear' or None", repr(self.anneal))
+
+
+class TorchMethod(Method):
+    """Back-propagation through the network, in place.
+
+    Args:
+        setting: the optimiser.
+        objective: network and loss.
+        batches, budget: the data and how much of it is left.
+    """
+
+    def __init__(self, setting: TorchOptimiser, objective: Objective, batches: Batches, budget: Budget) -> None:
+        self.network, self.loss = objective.network, objective.loss
+        self.batches, self.budget, self.anneal = batches, budget, setting.anneal
+        trainable = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimiser = setting.factory(trainable)
+        if not isinstance(self.optimiser, torch.optim.Optimizer):
+            invalid_type("TorchOptimiser factory", "a function that makes a torch optimiser", self.optimiser)
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def learning_rate(self) -> float | None:
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    def step(self) -> float:
+        y, x, context = self.batches.batch(self.count)
+        factor = self._factor(self.budget(self.count))
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        value = 0.0
+
+        def closure() -> Any:
+            nonlocal value
+            self.optimiser.zero_grad()
+            output = self.network(y, context)
+            self.loss.check(tuple(output.shape), x, values=False)
+            seen = output.detach()
+            output.backward(self.loss.grad(seen, x) / len(y))
+            loss = self.loss.value(seen, x).sum() / len(y)
+            value = float(loss)
+            if not math.isfinite(value):
+                raise StepFailure(Result.NOT_FINITE, f"the loss is {value}")
+            return loss
+
+        self.optimiser.step(closure)
+        self._count += 1
+        return value
+
+    def publish(self) -> None:
+        """The network holds them already."""
+
+    def parts(self) -> Parts:
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Number] = {"count": self.count}
+        for name, parameter in self.network.named_parameters():
+            tensors[f"network.{name}"] = parameter.detach()
+        for index, memory in self.optimiser.state_dict()["state"].items():
+            for key, value in memory.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimiser.{index}.{key}"] = value
+                elif value is None or isinstance(value, bool | int | float):
+                    numbers[f"optimiser.{index}.{key}"] = value
+                else:
+                    kind, name = type(value).__name__, type(self.optimiser).__name__
+                    hint = "Train without a folder, or choose another optimiser."
+                    invalid_value(
+                        f"checkpoint of {name}", "a state of tensors and numbers", f"a {kind} in {key!r}", hint
+                    )
+        return tensors, numbers
+
+    def restore(self, parts: Parts) -> None:
+        tensors, numbers = parts
+        named = dict(self.network.named_parameters())
+        memory: dict[int, dict[str, Any]] = {}
+        with torch.no_grad():
+            for path, value in (*tensors.items(), *numbers.items()):
+                if path.startswith("network."):
+                    named[path.removeprefix("network.")].copy_(torch.as_tensor(value))
+                elif path.startswith("optimiser."):
+                    _, index, key = path.split(".", 2)
+                    memory.setdefault(int(index), {})[key] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": memory, "param_groups": groups})
+        self._count = int(numbers["count"] or 0)
+
+    def _factor(self, share: float) -> float:
+        if self.anneal is None:
+            return 1.0
+        return share if self.anneal == "linear" else 0.5 * (1 - math.cos(math.pi * share))
+
+
+def parameters_of(network: nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters, by name."""
+    return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+
+
+@torch.no_grad()
+def load_parameters(network: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, parameter in network.named_parameters():
+        parameter.copy_(values[name])
