@@ -17,7 +17,8 @@ def back_propagate(network: Network, loss: Loss, y: Tensor, x: Tensor, context: 
     trainable = {name: p for name, p in network.named_parameters() if p.requires_grad}
     runs = [*network.dense_runs(), *(() if (tail := network.output_run()) is None else (tail,))]
     with torch.enable_grad():
-        states = network.states(y, context)
+        # With y tracked, frozen layers have residuals too; the gradient in y itself is never formed.
+        states = network.states(y.detach().requires_grad_(), context)
     output = states.output.detach()
     loss.check(tuple(output.shape), x, values=False)
     rows = [*states.v, states.output]

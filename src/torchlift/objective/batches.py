@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
-from torchlift.core.errors import invalid_type
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.data import Batch, Batches
 from torchlift.objective.objective import Objective
 from torchlift.objective.problem import NetworkParameters, Split, TrainingProblem
+from torchlift.objective.store import StateStore
 from torchlift.solvers.implicit_sgd import StochasticProblem
 
 
 class TrainingBatches(StochasticProblem):
     """The mean over samples of a loss, by batches whose lifted variables exist one batch at a time.
+
+    With a store they persist instead: a batch goes on from where its samples
+    were left an epoch ago, and what becomes of them is kept.
 
     The network's own parameters are overwritten whenever a batch or the value
     is asked for, unless the same point was asked for last and the network was
@@ -26,6 +32,7 @@ class TrainingBatches(StochasticProblem):
         batches: the data, from `as_batches`.
         split, start: how each batch's lifted variables are divided, and where they start.
         budget: the share of a run that is left before step k, from 1 down to 0; always 1 by default.
+        store: keeps lifted variables between epochs; `start` then serves samples that are new to it.
     """
 
     def __init__(
@@ -36,11 +43,14 @@ class TrainingBatches(StochasticProblem):
         split: Split = "whole",
         start: str = "forward",
         budget: Callable[[int], float] | None = None,
+        store: StateStore | None = None,
     ) -> None:
         if not isinstance(batches, Batches):
             hint = "Try as_batches((y, x), batch_size=100)."
             invalid_type("TrainingBatches batches", "Batches", batches, hint)
-        self.objective, self.batches = objective, batches
+        if store is not None:
+            _check_store(store, objective, batches)
+        self.objective, self.batches, self.store = objective, batches, store
         self.split: Split = split
         self.how = start
         self.share_left = _endless if budget is None else budget
@@ -72,7 +82,26 @@ class TrainingBatches(StochasticProblem):
     def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
         y, x, context = self.data(count, parameters)
         problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
-        return problem, problem.start(self.how).merge(parameters)
+        if self.store is None:
+            return problem, problem.start(self.how).merge(parameters)
+        indices = _indices(self.batches, count)
+        new = not bool(self.store.seen[indices].all())
+        z = self.objective.initialise(y, self.how, context=context) if new else self.objective.layout.allocate(len(y), y)
+        return problem, problem.point(parameters["parameters"], self.store.read(indices, z)).merge(parameters)
+
+    def finish(self, count: int, problem: Problem, point: Point) -> None:
+        if self.store is not None:
+            assert isinstance(problem, TrainingProblem)  # made by `batch`
+            self.store.write(_indices(self.batches, count), problem.states(point))
+
+    def parts(self) -> dict[str, Tensor]:
+        """What persists beside the parameters, for a checkpoint: the lifted variables in the store."""
+        return {} if self.store is None else self.store.parts()
+
+    def restore(self, parts: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        if self.store is not None:
+            self.store.restore(parts)
 
     @torch.no_grad()
     def value(self, parameters: Point) -> float:
@@ -83,6 +112,26 @@ class TrainingBatches(StochasticProblem):
             total += float(self.objective.loss.value(self.objective.network(y, context), x).sum())
             samples += len(y)
         return total / samples
+
+
+def _check_store(store: StateStore, objective: Objective, batches: Batches) -> None:
+    if not isinstance(store, StateStore):
+        invalid_type("TrainingBatches store", "a StateStore", store)
+    if store.layout.shapes != objective.layout.shapes:
+        shapes = list(objective.layout.shapes)
+        invalid_value("TrainingBatches store", f"layers of shapes {shapes}", list(store.layout.shapes))
+    if store.samples != batches.samples:
+        invalid_value("TrainingBatches store", f"{batches.samples} samples", store.samples)
+    _indices(batches, 0)
+
+
+def _indices(batches: Batches, count: int) -> Tensor:
+    found = batches.indices(count)
+    if found is None:
+        hint = "Give (y, x) tensors, or start states by 'forward'."
+        expected = "data whose samples are the same in every epoch"
+        invalid_value("lifted variables that persist", expected, type(batches).__name__, hint)
+    return found
 
 
 def _endless(count: int) -> float:

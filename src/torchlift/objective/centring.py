@@ -42,6 +42,12 @@ def centre(sweep: Sweep) -> tuple[Mean, ...]:
     return tuple(means)
 
 
+def centre_differences(differences: Mapping[str, Tensor], means: Iterable[Mean]) -> None:
+    """Overwrite differences of b by those of c = b + W ū; the inverse of `uncentre`."""
+    for weight_name, bias_name, layer, mean in means:
+        differences[bias_name][layer].add_(differences[weight_name][layer] @ mean)
+
+
 def uncentre(steps: Mapping[str, Tensor], means: Iterable[Mean]) -> None:
     """Overwrite the steps of c by steps of b."""
     for weight_name, bias_name, layer, mean in means:

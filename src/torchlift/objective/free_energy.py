@@ -1,4 +1,4 @@
-"""The free energy of the contrastive scheme: the classical lifted energy with no target in it."""
+"""The energies of the contrastive scheme: the classical lifted one, free (no target in it) or clamped by the loss."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ class NoLoss:
         return torch.zeros_like(prediction)
 
 
-def minimise(engine: Engine, y: Tensor, z: States, context: Context = None) -> States:
-    """argmin_z Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
+def minimise(engine: Engine, y: Tensor, z: States, context: Context = None, x: Tensor | None = None) -> States:
+    """argmin_z L(K u + d) + Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
 
     Args:
-        engine: of a setting with `NoLoss`.
+        engine: of a setting with `NoLoss` for the free energy.
+        x: the target, for the clamped energy.
     """
-    problem = FreeEnergy(engine, y, z, context)
+    problem = Energy(engine, y, y if x is None else x, z, context)  # NoLoss never reads a target
     precision = torch.finfo(y.dtype).eps ** (2 / 3)
     stopping = Stopping(max_steps=5000, change=None, residual=precision)
     solution = solve(problem, FISTA(Backtracking()), Point({"states": z.buffers}), stopping=stopping, record_every=0)
     return problem.load(solution.raise_if_failed().point).clone()
 
 
-class FreeEnergy(Problem):
+class Energy(Problem):
     """The energy of a batch as a problem in its states, as a mean over samples."""
 
-    def __init__(self, engine: Engine, y: Tensor, z: States, context: Context) -> None:
-        self.engine, self.y, self.context = engine, y, context
+    def __init__(self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context) -> None:
+        self.engine, self.y, self.x, self.context = engine, y, x, context
         self.activations = engine.network.operators().activations
         self._states = z.clone()
 
@@ -58,10 +59,11 @@ class FreeEnergy(Problem):
         return self._states
 
     def smooth_value(self, point: Point) -> float:
-        lifting = self.engine.setting.lifting
-        parts = self.engine.evaluate(self.y, self.load(point), self.context).parts
-        terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in parts)
-        return sum(float(each.sum()) for each in terms) / len(self.y)
+        lifting, loss = self.engine.setting.lifting, self.engine.setting.loss
+        seen = self.engine.evaluate(self.y, self.load(point), self.context)
+        terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in seen.parts)
+        total = sum(float(each.sum()) for each in terms) + float(loss.value(seen.output, self.x).sum())
+        return total / len(self.y)
 
     def nonsmooth_value(self, point: Point) -> float:
         lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
@@ -69,8 +71,7 @@ class FreeEnergy(Problem):
         return sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows) / len(self.y)
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
-        # the target is never read: the engine's loss is NoLoss
-        found = self.engine.gradients(self.y, self.y, self.load(point), self.context, want="states")
+        found = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
         return Point({"states": found.z.buffers})
 
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:

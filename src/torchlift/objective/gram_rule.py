@@ -36,6 +36,9 @@ class GramRule(SweepRule):
         others = [name for name in names if not name.endswith("bias") and name not in dense]
         if others:
             invalid_value("GramRule", "dense layers only", f"other parameters: {others}", "Use RelativeStep().")
+        needed = dense | {layer.bias_name for layer in sweep.layers if layer.bias_name is not None}
+        if frozen := sorted(needed - set(names)):
+            invalid_value("GramRule", "trained dense layers", f"frozen parameters: {frozen}", "Use RelativeStep().")
 
     def init(self, names: Sequence[str], point: Point, sweep: Sweep) -> tuple[GramState, ...]:
         values = dict(zip(names, point[BLOCK], strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type
 from torchlift.core.tensors import Point, zeros_like
-from torchlift.objective.centring import centre, uncentre
+from torchlift.objective.centring import centre, centre_differences, uncentre
 from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers.momentum import check_fraction
@@ -52,7 +52,7 @@ class RelativeStep(SweepRule):
     mean square of its starting weights,
 
         q_l ← β₂q_l + (1 − β₂) mean(g_l²),   ĝ_l = g_l/√q̂_l,   m ← βm + (1 − β)ĝ
-        x_l ← x_l − γ ρ c_l m̂_l
+        x_l ← x_l − γ ρ c_l m̂_l     (with the new ρ)
 
     where γ anneals with the budget that is left, as a cosine. One q_l per
     layer keeps the direction of its gradient, which noise pixels hardly touch;
@@ -62,8 +62,12 @@ class RelativeStep(SweepRule):
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
         ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where there is one q per entry)
 
+    with x₀ − x in the centred coordinates too. It is a bound, of
+    max_l ‖x₀ − x*‖/(c_l √n_l), where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
+    in one dense layer with squared errors. Elsewhere it is an estimate.
+
     Arguments:
-        start: the first ρ: no layer ever moves by less than this share per step.
+        start: the first ρ, and the least.
         momentum: β in [0, 1).
         memory: β₂ in [0, 1) for layers; entries use √√√β₂, a longer memory.
         patience: β₃ in [0, 1).
@@ -108,9 +112,12 @@ class RelativeStep(SweepRule):
         k = state.count + 1
         gamma = 0.5 * (1 + math.cos(math.pi * (1 - share))) if self.anneal else 1.0
         gradients = [sweep.gradients[name] for name in names]
-        second = self._normalise(gradients, state.second.tensors, k)
+        dense = _dense(sweep)
+        second = self._normalise(gradients, state.second.tensors, [name in dense for name in names], k)
         first = torch._foreach_lerp(state.first.tensors, gradients, 1 - self.momentum)
-        rho, gain, total = self._distance(point, gradients, state, gamma)
+        moved = torch._foreach_sub(state.origin.tensors, point.tensors)
+        centre_differences(dict(zip(names, moved, strict=True)), means)
+        rho, gain, total = self._distance(moved, gradients, state, gamma)
         units = state.units.tensors
         steps = torch._foreach_mul(first, units)
         torch._foreach_mul_(steps, rho * (-gamma / (1 - self.momentum**k)))
@@ -122,11 +129,12 @@ class RelativeStep(SweepRule):
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
 
-    def _normalise(self, gradients: list[Tensor], second: tuple[Tensor, ...], k: int) -> list[Tensor]:
+    def _normalise(
+        self, gradients: list[Tensor], second: tuple[Tensor, ...], by_layers: list[bool], k: int
+    ) -> list[Tensor]:
         """g ← g/√q̂ in place; returns the new q."""
         found = []
-        for g, q in zip(gradients, second, strict=True):
-            by_layer = q.shape != g.shape
+        for g, q, by_layer in zip(gradients, second, by_layers, strict=True):
             memory = self.memory if by_layer else self.memory ** (1 / 8)
             if by_layer:
                 norms = torch.linalg.vector_norm(g.flatten(1), dim=1).view(q.shape)
@@ -139,11 +147,10 @@ class RelativeStep(SweepRule):
         return found
 
     def _distance(
-        self, point: Point, gradients: list[Tensor], state: RelativeState, gamma: float
+        self, moved: Sequence[Tensor], gradients: list[Tensor], state: RelativeState, gamma: float
     ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
-        """The new ρ, r and s."""
+        """The new ρ, r and s from x₀ − x, in the coordinates of the gradients."""
         weight = state.rho.square() * ((1 - self.patience) * gamma)
-        moved = torch._foreach_sub(state.origin.tensors, point.tensors)
         inner = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(moved, gradients, strict=True)]).sum()
         gain = state.gain * self.patience + weight * inner
         total = torch._foreach_mul(state.total.tensors, self.patience)
@@ -154,7 +161,7 @@ class RelativeStep(SweepRule):
 
 
 def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
-    """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry."""
+    """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry: the same for layers of one entry."""
     if s.shape == q.shape:
         return torch.linalg.vector_norm(s, ord=1)
     return torch.linalg.vector_norm(s.flatten(1), dim=1).sum() * s[0].numel() ** 0.5

@@ -15,6 +15,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
 from torchlift.objective.back_propagation import back_propagate
 from torchlift.objective.batches import TrainingBatches
+from torchlift.objective.contrast import contrast
 from torchlift.objective.nudge import Nudge, NudgeState
 from torchlift.objective.relative_step import RelativeStep
 from torchlift.objective.rules import SweepRule
@@ -58,7 +59,8 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
     A sweep costs the matrix products of back-propagation and tends to its
     gradient as the nudges vanish; at finite size it also moves units whose
     activation is flat. Only the current batch's lifted variables exist. With
-    the Conventional lifting the gradient is that of back-propagation itself.
+    the Conventional lifting the gradient is that of back-propagation itself,
+    with the Contrastive one that of its two energies.
 
     Arguments:
         rule: how the gradients become a step: `RelativeStep()` needs no learning rate; `ScaledStep(α)`, `GramRule()`.
@@ -108,14 +110,20 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
 
     def _average(self, average: Point, point: Point, count: int) -> Point:
         """Every few steps; over all steps at first, so that the start is forgotten."""
-        if not average.tensors or count % EVERY:
+        if not average.tensors:
+            return average
+        if count < EVERY:
+            return point
+        if count % EVERY:
             return average
         weight = max(1 - self.average**EVERY, 1 / (1 + 0.5 * count / EVERY))
         return point.like(torch._foreach_lerp(average.tensors, point.tensors, weight))
 
     def _sweep(self, problem: TrainingBatches, count: int, point: Point, nudge: NudgeState | None) -> Sweep:
         y, x, context = problem.data(count, point)
-        network, loss = problem.objective.network, problem.objective.loss
-        if problem.objective.lifting.hard:
+        network, loss, lifting = problem.objective.network, problem.objective.loss, problem.objective.lifting
+        if lifting.hard:
             return back_propagate(network, loss, y, x, context)
+        if lifting.contrastive:
+            return contrast(problem.objective, y, x, context)
         return backward_sweep(network, loss, y, x, self.nudge, nudge, context)
