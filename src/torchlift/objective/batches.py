@@ -84,15 +84,17 @@ class TrainingBatches(StochasticProblem):
         problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
         if self.store is None:
             return problem, problem.start(self.how).merge(parameters)
-        indices = _indices(self.batches, count)
-        new = not bool(self.store.seen[indices].all())
-        z = self.objective.initialise(y, self.how, context=context) if new else self.objective.layout.allocate(len(y), y)
+        indices = lasting_indices(self.batches, count)
+        if bool(self.store.seen[indices].all()):
+            z = self.objective.layout.allocate(len(y), y, self.objective.state_dtype)
+        else:
+            z = self.objective.initialise(y, self.how, context=context)
         return problem, problem.point(parameters["parameters"], self.store.read(indices, z)).merge(parameters)
 
     def finish(self, count: int, problem: Problem, point: Point) -> None:
         if self.store is not None:
             assert isinstance(problem, TrainingProblem)  # made by `batch`
-            self.store.write(_indices(self.batches, count), problem.states(point))
+            self.store.write(lasting_indices(self.batches, count), problem.states(point))
 
     def parts(self) -> dict[str, Tensor]:
         """What persists beside the parameters, for a checkpoint: the lifted variables in the store."""
@@ -122,15 +124,16 @@ def _check_store(store: StateStore, objective: Objective, batches: Batches) -> N
         invalid_value("TrainingBatches store", f"layers of shapes {shapes}", list(store.layout.shapes))
     if store.samples != batches.samples:
         invalid_value("TrainingBatches store", f"{batches.samples} samples", store.samples)
-    _indices(batches, 0)
+    lasting_indices(batches, 0)
 
 
-def _indices(batches: Batches, count: int) -> Tensor:
+def lasting_indices(batches: Batches, count: int) -> Tensor:
+    """`batches.indices`, or an error where samples are not the same in every epoch."""
     found = batches.indices(count)
     if found is None:
         hint = "Give (y, x) tensors, or start states by 'forward'."
-        expected = "data whose samples are the same in every epoch"
-        invalid_value("lifted variables that persist", expected, type(batches).__name__, hint)
+        expected = "tensors, whose samples are the same in every epoch"
+        invalid_value("lifted variables that persist", expected, "a loader or a drawing function", hint)
     return found
 
 

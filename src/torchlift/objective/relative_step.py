@@ -18,6 +18,9 @@ from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers.momentum import check_fraction
 
+#: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
+FLOOR = 1e-4
+
 
 @dataclass(frozen=True, eq=False)
 class RelativeState:
@@ -28,6 +31,7 @@ class RelativeState:
         first: m.
         total: s.
         second: q, one number per layer or per entry.
+        peak: the largest √q̂ of each layer so far.
         units: c.
         rho: ρ, 0-d.
         gain: r, 0-d.
@@ -38,6 +42,7 @@ class RelativeState:
     first: Point
     total: Point
     second: Point
+    peak: Point
     units: Point
     rho: Tensor
     gain: Tensor
@@ -54,7 +59,9 @@ class RelativeStep(SweepRule):
         q_l ← β₂q_l + (1 − β₂) mean(g_l²),   ĝ_l = g_l/√q̂_l,   m ← βm + (1 − β)ĝ
         x_l ← x_l − γ ρ c_l m̂_l     (with the new ρ)
 
-    where γ anneals with the budget that is left, as a cosine. One q_l per
+    where γ anneals with the budget that is left, as a cosine, and √q̂_l counts
+    as at least 10⁻⁴ of its largest value so far, so that steps shorten once
+    the loss is fitted to rounding. One q_l per
     layer keeps the direction of its gradient, which noise pixels hardly touch;
     parameters outside dense layers have one q per entry, as in Adam. ρ is the
     largest lower bound seen so far of the distance to a solution, in units of c:
@@ -101,9 +108,10 @@ class RelativeStep(SweepRule):
         ]
         some = point.tensors[0]
         nothing = zeros_like(point)
+        peak = Point({BLOCK: [tensor.new_zeros(_per_layer(tensor)) for tensor in point[BLOCK]]})
         units = Point({BLOCK: _units(names, point[BLOCK])})
         rho = some.new_full((), self.start)
-        return RelativeState(point, nothing, nothing, Point({BLOCK: second}), units, rho, some.new_zeros(()))
+        return RelativeState(point, nothing, nothing, Point({BLOCK: second}), peak, units, rho, some.new_zeros(()))
 
     def move(
         self, names: Sequence[str], point: Point, sweep: Sweep, state: RelativeState, count: int, share: float
@@ -113,7 +121,7 @@ class RelativeStep(SweepRule):
         gamma = 0.5 * (1 + math.cos(math.pi * (1 - share))) if self.anneal else 1.0
         gradients = [sweep.gradients[name] for name in names]
         dense = _dense(sweep)
-        second = self._normalise(gradients, state.second.tensors, [name in dense for name in names], k)
+        second, peak = self._normalise(gradients, state, [name in dense for name in names], k)
         first = torch._foreach_lerp(state.first.tensors, gradients, 1 - self.momentum)
         moved = torch._foreach_sub(state.origin.tensors, point.tensors)
         centre_differences(dict(zip(names, moved, strict=True)), means)
@@ -123,18 +131,18 @@ class RelativeStep(SweepRule):
         torch._foreach_mul_(steps, rho * (-gamma / (1 - self.momentum**k)))
         uncentre(dict(zip(names, steps, strict=True)), means)
         like = point.like
-        new = RelativeState(state.origin, like(first), like(total), like(second), state.units, rho, gain, k)
+        new = RelativeState(state.origin, like(first), like(total), like(second), like(peak), state.units, rho, gain, k)
         return like(torch._foreach_add(point.tensors, steps)), new
 
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
 
     def _normalise(
-        self, gradients: list[Tensor], second: tuple[Tensor, ...], by_layers: list[bool], k: int
-    ) -> list[Tensor]:
-        """g ← g/√q̂ in place; returns the new q."""
-        found = []
-        for g, q, by_layer in zip(gradients, second, by_layers, strict=True):
+        self, gradients: list[Tensor], state: RelativeState, by_layers: list[bool], k: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """g ← g/√q̂ in place; returns the new q and their peaks."""
+        seconds, peaks = [], []
+        for g, q, peak, by_layer in zip(gradients, state.second.tensors, state.peak.tensors, by_layers, strict=True):
             memory = self.memory if by_layer else self.memory ** (1 / 8)
             if by_layer:
                 norms = torch.linalg.vector_norm(g.flatten(1), dim=1).view(q.shape)
@@ -142,9 +150,12 @@ class RelativeStep(SweepRule):
             else:
                 q = torch.addcmul(q * memory, g, g, value=1 - memory)
             root = (q / (1 - memory**k)).sqrt_()
-            g.div_(root.clamp_(min=torch.finfo(g.dtype).tiny ** 0.5))
-            found.append(q)
-        return found
+            size = root if by_layer else _root_mean_square(root)
+            peak = torch.maximum(peak, size.view(peak.shape))
+            g.div_(torch.maximum(root, (FLOOR * peak).clamp_(min=torch.finfo(g.dtype).tiny ** 0.5)))
+            seconds.append(q)
+            peaks.append(peak)
+        return seconds, peaks
 
     def _distance(
         self, moved: Sequence[Tensor], gradients: list[Tensor], state: RelativeState, gamma: float
@@ -158,6 +169,11 @@ class RelativeStep(SweepRule):
         size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.second.tensors, strict=True)]).sum()
         tiny = torch.finfo(size.dtype).tiny
         return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain, total
+
+
+def _root_mean_square(tensor: Tensor) -> Tensor:
+    """Of each layer, (J,)."""
+    return torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1) / tensor[0].numel() ** 0.5
 
 
 def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
