@@ -182,7 +182,7 @@ def _autograd(network: Network, y: Tensor, x: Tensor) -> tuple[Values, list[list
     [
         RelativeStep(),
         RelativeStep(start=1e-5),
-        RelativeStep(0.1, momentum=0.5, memory=0.3, patience=0.7),
+        RelativeStep(0.1, limit=1e6, momentum=0.5, memory=0.3, patience=0.7),
         RelativeStep(centring=False, anneal=False, momentum=0),
     ],
     ids=["default", "little", "short", "plain"],
@@ -393,6 +393,10 @@ def _least_squares(seed: int, bias: bool, noise: float = 1.0, shift: float = 3.0
     return _LeastSquares(network, y, x, max(parts))
 
 
+def _falling(k: int) -> float:
+    return 1 - k / 200
+
+
 @pytest.mark.parametrize("seed", range(2))
 class TestDistance:
     """ρ ≤ max_l ‖x₀ − x*‖/(c_l √n_l) for one layer: r sums ⟨ĝ, x₀ − x⟩ ≤ ⟨ĝ, x₀ − x*⟩, whatever moved x.
@@ -406,7 +410,7 @@ class TestDistance:
     @pytest.mark.parametrize("start", [1e-6, 1e-2])
     def test_is_never_overestimated_and_found(self, seed: int, bias: bool, momentum: float, start: float) -> None:
         problem = _least_squares(seed, bias)
-        rule = RelativeStep(start, momentum=momentum)
+        rule = RelativeStep(start, limit=1e6, momentum=momentum)
         run = _run(rule, problem.network, problem.y, problem.x, 100, share=lambda k: 1 - k / 100)
         assert run.rho == sorted(run.rho)
         assert run.rho[-1] <= problem.distance * (1 + 1e-12)
@@ -415,16 +419,26 @@ class TestDistance:
     def test_holds_in_batches_that_share_a_solution(self, seed: int) -> None:
         problem = _least_squares(seed, bias=False, noise=0.0)
         batches = [slice(i, i + 4) for i in range(0, 20, 4)]
-        run = _run(RelativeStep(1e-6), problem.network, problem.y, problem.x, 100, batch=lambda k: batches[k % 5])
+        run = _run(
+            RelativeStep(1e-6, limit=1e6), problem.network, problem.y, problem.x, 100, batch=lambda k: batches[k % 5]
+        )
         assert 0.02 * problem.distance <= run.rho[-1] <= problem.distance * (1 + 1e-12)
 
     def test_solves_the_problem_whatever_the_start(self, seed: int) -> None:
         for start in (1e-6, 1e-1):
             problem = _least_squares(seed, bias=True)
-            run = _run(RelativeStep(start), problem.network, problem.y, problem.x, 200, share=lambda k: 1 - k / 200)
+            run = _run(RelativeStep(start, limit=1e6), problem.network, problem.y, problem.x, 200, share=_falling)
             _load(problem.network, run.points[-1])
             ones = torch.ones(20, 1).double()
             solution = torch.linalg.lstsq(torch.cat([problem.y, ones], 1), problem.x).solution
             least = float((torch.cat([problem.y, ones], 1) @ solution - problem.x).square().sum())
             found = float((problem.network(problem.y).detach() - problem.x).square().sum())
             assert found < 1.05 * least
+
+
+def test_no_step_exceeds_the_limit_shared_by_all_layers() -> None:
+    """Fifty sleeping ReLU layers, whose estimated distance grows without end."""
+    network = networks.MLP([20, *[16] * 50, 3], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.rand(30, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    run = _run(RelativeStep(limit=0.5, anneal=False), network, y, torch.zeros(30, 3, dtype=torch.float64), 60)
+    assert max(run.rho) <= 0.5 / 51 * (1 + 1e-12)

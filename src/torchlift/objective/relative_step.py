@@ -75,6 +75,8 @@ class RelativeStep(SweepRule):
 
     Arguments:
         start: the first ρ, and the least.
+        limit: the largest sum of ρ over all layers. One step can then change what the whole network amplifies
+            by a factor e^limit at most; where layers sleep the estimate would grow without end.
         momentum: β in [0, 1).
         memory: β₂ in [0, 1) for layers; entries use √√√β₂, a longer memory.
         patience: β₃ in [0, 1).
@@ -86,6 +88,7 @@ class RelativeStep(SweepRule):
     """
 
     start: float = 0.01
+    limit: float = 1.0
     momentum: float = 0.9
     memory: float = 0.99
     patience: float = 0.99
@@ -94,6 +97,7 @@ class RelativeStep(SweepRule):
 
     def __post_init__(self) -> None:
         check_positive("RelativeStep start", self.start)
+        check_positive("RelativeStep limit", self.limit)
         for name in ("momentum", "memory", "patience"):
             check_fraction(f"RelativeStep {name}", getattr(self, name))
         for name in ("centring", "anneal"):
@@ -110,7 +114,7 @@ class RelativeStep(SweepRule):
         nothing = zeros_like(point)
         peak = Point({BLOCK: [tensor.new_zeros(_per_layer(tensor)) for tensor in point[BLOCK]]})
         units = Point({BLOCK: _units(names, point[BLOCK])})
-        rho = some.new_full((), self.start)
+        rho = some.new_full((), min(self.start, self._most(names, point)))
         return RelativeState(point, nothing, nothing, Point({BLOCK: second}), peak, units, rho, some.new_zeros(()))
 
     def move(
@@ -126,6 +130,7 @@ class RelativeStep(SweepRule):
         moved = torch._foreach_sub(state.origin.tensors, point.tensors)
         centre_differences(dict(zip(names, moved, strict=True)), means)
         rho, gain, total = self._distance(moved, gradients, state, gamma)
+        rho = rho.clamp(max=self._most(names, point))
         units = state.units.tensors
         steps = torch._foreach_mul(first, units)
         torch._foreach_mul_(steps, rho * (-gamma / (1 - self.momentum**k)))
@@ -136,6 +141,11 @@ class RelativeStep(SweepRule):
 
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
+
+    def _most(self, names: Sequence[str], point: Point) -> float:
+        """The largest ρ: `limit` divided by the number of layers."""
+        weights = [t for name, t in zip(names, point[BLOCK], strict=True) if t.ndim > 1 and not name.endswith("bias")]
+        return self.limit / max(1, sum(map(len, weights)))
 
     def _normalise(
         self, gradients: list[Tensor], state: RelativeState, by_layers: list[bool], k: int

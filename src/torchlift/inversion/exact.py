@@ -1,0 +1,223 @@
+"""One layer: the inversion problem is convex, and a duality gap certifies its solution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_positive
+from torchlift.core.errors import invalid_value
+from torchlift.inversion.problem import BREGMAN, InversionProblem, per_image
+from torchlift.operators import Identity
+from torchlift.priors import Part
+from torchlift.priors.functions import Implicit, Interval
+from torchlift.prox import ProximalActivation
+from torchlift.solvers import SaddleProblem, Term
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """The solution of min_x μB(y, Wx + b) + ρR(x) + λ/2 ‖x − x₀‖² for one layer, by PDHG on all its terms.
+
+    The certificate is the duality gap among inputs whose entries are at most
+    `bound` in size: without a bound the dual objective would be −∞ until the
+    last step. An input well inside the bound minimises without it as well, since
+    the problem is convex.
+
+    Arguments:
+        tolerance: relative duality gap of every image at which to stop.
+        bound: the largest size of an entry of x.
+
+    Reference: Chambolle & Pock, Journal of Mathematical Imaging and Vision 40 (2011).
+    """
+
+    tolerance: float = 1e-6
+    bound: float = 1e3
+
+    def __post_init__(self) -> None:
+        check_positive("Exact tolerance", self.tolerance)
+        check_positive("Exact bound", self.bound)
+
+    def check(self, problem: InversionProblem) -> None:
+        """Refuse what is not convex or has no dual."""
+        if problem.layers.count != 1:
+            hint = "Use algorithm='sweep' for deeper networks."
+            invalid_value("Exact", "a network of one layer", f"{problem.layers.count} layers", hint)
+        parts = (problem.split.proximal, *problem.split.terms)
+        if any(part is not None and isinstance(part.function, Implicit) for part in parts):
+            invalid_value("Exact", "priors that are written as functions", "PlugAndPlay", "Use algorithm='sweep'.")
+
+    def saddle(self, problem: InversionProblem) -> Certified:
+        """The problem with every term but the bound behind a dual variable."""
+        ((_, block),) = problem.layers.influences[0].reads[0]
+        bias = problem.layers.form.b[0] if problem.layers.form.depth else problem.layers.form.d[0]
+        data = LayerDistance(problem.layers.activations[0], problem.target, bias, problem.mu[0])
+        terms = [Term(_Summed(data), block, problem.context)]
+        limit = Interval(-float(self.bound), float(self.bound))
+        proximal = problem.split.proximal
+        parts = list(problem.split.terms)
+        if proximal is not None and isinstance(proximal.function, Interval):
+            limit = limit.meet(proximal.function)
+        elif proximal is not None:
+            parts.insert(0, Part(proximal.function, Identity(tuple(problem.guess.shape[1:])), proximal.factor))
+        for part in parts:
+            assert part.operator is not None
+            terms.append(Term(_Summed(_Weighted(part, problem.weight)), part.operator))
+        if problem.anchor:
+            anchor = _Anchor(problem.guess, problem.anchor)
+            terms.append(Term(_Summed(anchor), Identity(tuple(problem.guess.shape[1:]))))
+        return Certified(SaddleProblem(tuple(terms), _Summed(limit)))
+
+
+class _PerImage(Protocol):
+    """A convex function with one value per image."""
+
+    def value(self, w: Tensor, /) -> Tensor: ...
+
+    def prox(self, w: Tensor, step: float | Tensor, /) -> Tensor: ...
+
+    def conjugate(self, p: Tensor, /) -> Tensor: ...
+
+
+class _Dual(_PerImage, Protocol):
+    """One that stands behind a dual variable."""
+
+    def feasible(self, p: Tensor, /) -> Tensor:
+        """A dual point near p with a finite conjugate."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A saddle-point problem with objectives of every image."""
+
+    problem: SaddleProblem
+
+    def values(self, x: Tensor) -> Tensor:
+        """The primal objective: (B,)."""
+        total = _inner(self.problem.g).value(x)
+        for term in self.problem.terms:
+            total = total + _inner(term.function).value(term.forward(x))
+        return total
+
+    def dual_values(self, duals: tuple[Tensor, ...]) -> Tensor:
+        """The dual objective at the nearest points where it is finite: (B,). Each is a lower bound of the primal."""
+        functions = [cast("_Dual", _inner(term.function)) for term in self.problem.terms]
+        duals = tuple(function.feasible(p) for function, p in zip(functions, duals, strict=True))
+        total = -_inner(self.problem.g).conjugate(-self.problem.adjoint(duals))
+        for function, p in zip(functions, duals, strict=True):
+            total = total - function.conjugate(p)
+        return total
+
+    def gaps(self, x: Tensor, duals: tuple[Tensor, ...]) -> Tensor:
+        """Duality gaps relative to 1 + |primal| + |dual|: (B,)."""
+        primal, dual = self.values(x), self.dual_values(duals)
+        gaps = (primal - dual) / (1 + primal.abs() + dual.abs())
+        return gaps.masked_fill(gaps.isnan(), torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDistance:
+    """h(w) = μB(y, w + b) = μ[Φ(y) + Φ*(w + b) − ⟨y, w + b⟩], one value per image.
+
+    prox_{sh}(w) = a − c prox_{Ψ/(1+c)}(a/(1 + c)) − b with c = sμ, a = w + b + cy
+    h*(p)        = μΦ(y + p/μ) − μΦ(y) − ⟨p, b⟩
+    """
+
+    activation: ProximalActivation
+    target: Tensor
+    bias: Tensor | None
+    mu: float
+
+    def value(self, w: Tensor) -> Tensor:
+        return per_image(BREGMAN.value(self.activation, self.target, self._shift(w), self.mu))
+
+    def prox(self, w: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        c = step * self.mu
+        a = self._shift(w) + c * self.target
+        moved = a - c * self.activation.prox(a / (1 + c), 1 / (1 + c))
+        return moved if self.bias is None else moved - self.bias
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        phi = self.activation.phi
+        change = self.mu * per_image(phi(self.target + p / self.mu) - phi(self.target))
+        return change if self.bias is None else change - (p * self.bias).flatten(1).sum(1)
+
+    def feasible(self, p: Tensor) -> Tensor:
+        moved = self.target + p / self.mu
+        return self.mu * (into_domain(self.activation, moved) - self.target)
+
+    def _shift(self, w: Tensor) -> Tensor:
+        return w if self.bias is None else w + self.bias
+
+
+def into_domain(activation: ProximalActivation, u: Tensor) -> Tensor:
+    """u, with entries outside the domain of Ψ moved into it: with a small step the prox is the projection."""
+    outside = activation.psi(u).isinf()
+    outside = outside if activation.dim is None else outside.unsqueeze(activation.dim).expand_as(u)
+    return torch.where(outside, activation.prox(u, math.sqrt(torch.finfo(u.dtype).eps)), u)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """ρ·g with one ρ per image."""
+
+    part: Part
+    weight: Tensor
+
+    def value(self, w: Tensor) -> Tensor:
+        return self.weight * self.part.value(w)
+
+    def prox(self, w: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        return self.part.prox(w, step * self.weight)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return self.part.conjugate(p, self.weight)
+
+    def feasible(self, p: Tensor) -> Tensor:
+        return self.part.dual_prox(p, 0.0, self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class _Anchor:
+    """λ/2 ‖x − x₀‖²."""
+
+    guess: Tensor
+    strength: float
+
+    def value(self, x: Tensor) -> Tensor:
+        return 0.5 * self.strength * (x - self.guess).flatten(1).square().sum(1)
+
+    def prox(self, x: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        factor = step * self.strength
+        return (x + factor * self.guess) / (1 + factor)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return (p * self.guess + p.square() / (2 * self.strength)).flatten(1).sum(1)
+
+    def feasible(self, p: Tensor) -> Tensor:
+        return p
+
+
+@dataclass(frozen=True, eq=False)
+class _Summed:
+    """A function of images as one function of the batch, which is what a saddle-point problem knows."""
+
+    function: _PerImage
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.function.value(x).sum()
+
+    def prox(self, x: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        return self.function.prox(x, step)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return self.function.conjugate(p).sum()
+
+
+def _inner(function: object) -> _PerImage:
+    return cast("_Summed", function).function

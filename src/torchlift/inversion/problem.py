@@ -1,0 +1,131 @@
+"""The lifted inversion problem: what every algorithm for it may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchlift.inversion.layers import Layers, Tensors
+from torchlift.liftings import Bregman
+from torchlift.operators import Context
+from torchlift.operators.context import map_context
+from torchlift.priors import Split
+from torchlift.priors.functions import along
+
+BREGMAN = Bregman()
+
+
+@dataclass(frozen=True, eq=False)
+class InversionProblem:
+    """For each image, minimise over the input x and the activations z_1 … z_{n−1}
+
+        Σ_r μ_r B_r(z_r, v_r) + ρ R(x) + λ/2 ‖x − x₀‖²,   B_r(z, v) = Φ_r(z) + Φ_r*(v) − ⟨z, v⟩,
+
+    with v = W u + b, M u = V z, u_0 = x and z_n the data. B_r ≥ 0 vanishes where
+    z_r = σ_r(v_r). The objective is convex in each variable, not in all of them
+    together, except for one layer. Images of a batch have nothing to do with
+    each other but share the network and hence the step sizes.
+
+    Arguments:
+        layers: the network.
+        target: the data as z_n (B, …).
+        output: the data as it was given, y (B, *out_shape).
+        split: the prior R = h + Σ g_i ∘ A_i.
+        weight: ρ ≥ 0, one per image: (B,).
+        mu: μ_1 … μ_n > 0.
+        anchor: λ ≥ 0.
+        guess: x₀ (B, *in_shape).
+        context: per-sample context of the network's operators.
+        curvatures: of x, z_1, …: Lipschitz constants of the gradient of what each variable's rows pull with.
+        dual_norm: a bound of Σ ‖A_i‖².
+    """
+
+    layers: Layers
+    target: Tensor
+    output: Tensor
+    split: Split
+    weight: Tensor
+    mu: tuple[float, ...]
+    anchor: float
+    guess: Tensor
+    context: Context
+    curvatures: tuple[float, ...]
+    dual_norm: float
+
+    @property
+    def batch(self) -> int:
+        return self.target.shape[0]
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """ρ in a shape that broadcasts against images."""
+        weights = along(self.weight, self.guess)
+        assert isinstance(weights, Tensor)
+        return weights
+
+    def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
+        """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
+        pairs = zip(self.layers.activations, (*z, self.target), v, strict=True)
+        return [per_image(BREGMAN.value(activation, a, b, 1.0)) for activation, a, b in pairs]
+
+    def value(self, x: Tensor, z: Sequence[Tensor], v: Sequence[Tensor], products: Tensors) -> Tensor:
+        """The objective of every image: (B,)."""
+        total = self.prior_value(x, products)
+        for mu, gap in zip(self.mu, self.gaps(z, v), strict=True):
+            total = total + mu * gap
+        return total
+
+    def prior_value(self, x: Tensor, products: Tensors) -> Tensor:
+        """ρ R(x) + λ/2 ‖x − x₀‖²: (B,)."""
+        # a constraint of weight 0 is still one, but 0·∞ would be NaN
+        prior = self.split.value(x, products)
+        total = torch.where(prior.isinf(), prior, self.weight * prior)
+        if self.anchor:
+            total = total + 0.5 * self.anchor * (x - self.guess).flatten(1).square().sum(1)
+        return total
+
+    def pull(self, j: int, z: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
+        """The gradient in variable j (x for 0) of the layers it feeds: Σ_r (∂v_r/∂z_j)ᵀ μ_r (σ_r(v_r) − z_r).
+
+        Arguments:
+            v: the pre-activations of the rows of influence j, in their order.
+        """
+        influence = self.layers.influences[j]
+        residuals = []
+        for r, pre in zip(influence.rows, v, strict=True):
+            clamped = z[r] if r < len(z) else self.target
+            residual = self.layers.activations[r](pre) - clamped
+            residuals.append(residual if self.mu[r] == 1 else self.mu[r] * residual)
+        return influence.adjoint(residuals, self.context)
+
+    def input_curvature(self) -> float:
+        """The Lipschitz constant of the smooth part in x, the anchor included."""
+        return self.curvatures[0] + self.anchor
+
+    def residual(self, x: Tensor) -> Tensor:
+        """‖N(x) − y‖ through the network itself: (B,)."""
+        return torch.linalg.vector_norm((self.forward(x) - self.output).flatten(1), dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N(x)."""
+        return self.layers.form.states(x, self.context).output
+
+    def select(self, index: Tensor) -> InversionProblem:
+        """The problem of some images only."""
+        return replace(
+            self,
+            target=self.target[index],
+            output=self.output[index],
+            weight=self.weight[index],
+            guess=self.guess[index],
+            context=map_context(self.context, lambda tensor: tensor[index]),
+        )
+
+
+def per_image(terms: Tensor) -> Tensor:
+    """Sums over everything but the batch axis: (B,). Groupwise activations give one term per group."""
+    return terms.reshape(terms.shape[0], -1).sum(1)

@@ -1,0 +1,166 @@
+"""What an inversion returns: inputs, how each of them came out, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchlift.core.solution import Record
+from torchlift.inversion.state import Status
+
+
+@dataclass(frozen=True, eq=False)
+class WeightTrace:
+    """Which weights a rule tried, and what it saw.
+
+    Arguments:
+        rule: its name.
+        criterion: what was compared: "SURE", "residual / target" or "curvature".
+        weights: (K,) or (K, B), in the order in which they were tried.
+        values: the criterion, of the same shape.
+        note: one sentence, such as that a target was out of reach; empty if there is nothing to say.
+    """
+
+    rule: str
+    criterion: str
+    weights: Tensor
+    values: Tensor
+    note: str = ""
+
+    def rows(self) -> list[dict[str, float]]:
+        """One row per trial, with the mean over images, for tables and plots."""
+        weights, values = (each.flatten(1).double() if each.ndim > 1 else each.double()[:, None] for each in self._pair)
+        means = zip(weights.log().mean(1).exp().tolist(), values.mean(1).tolist(), strict=True)
+        return [{"weight": weight, self.criterion: value} for weight, value in means]
+
+    @property
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        return self.weights, self.values
+
+
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """Inputs that a network maps to given outputs, with what is known about each of them.
+
+    Arguments:
+        x: the inputs (B, *in_shape); where an image did not converge, the best that it met.
+        residual: ‖N(x) − y‖ through the network itself: (B,).
+        gaps: B_r(z_r, v_r) of every layer, 0 where a layer is satisfied exactly: (B, n).
+        objective: what was minimised, at the end: (B,).
+        status: a `Status` per image: (B,).
+        steps: steps of each image: (B,).
+        monotone: whether the objective of an image never increased: (B,).
+        weight: the weight of the prior: (B,).
+        duality_gap: relative duality gap, a certificate for convex problems: (B,); None elsewhere.
+        history: one record per step, with the mean objective.
+        weight_trace: how the weight was chosen; None where it was given.
+        projected: how many entries of y were moved into the range of the last activation.
+    """
+
+    x: Tensor
+    residual: Tensor
+    gaps: Tensor
+    objective: Tensor
+    status: Tensor
+    steps: Tensor
+    monotone: Tensor
+    weight: Tensor
+    duality_gap: Tensor | None = None
+    history: tuple[Record, ...] = ()
+    weight_trace: WeightTrace | None = None
+    projected: int = 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether all images converged."""
+        return bool((self.status == Status.CONVERGED).all())
+
+    @property
+    def failed(self) -> Tensor:
+        """Which images diverged or stalled: (B,)."""
+        return (self.status == Status.DIVERGED) | (self.status == Status.STALLED)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many images ended how: {"converged": 97, "max_steps": 3}."""
+        found = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        return {name: count for name, count in found.items() if count}
+
+    @property
+    def message(self) -> str:
+        """One or more sentences for people."""
+        parts = [
+            f"{count} of {len(self.status)} images: {Status[name.upper()].sentence}."
+            for name, count in self.counts.items()
+        ]
+        increased = int((~self.monotone).sum())
+        if increased:
+            parts.append(f"The objective of {increased} of them increased at least once.")
+        if self.projected:
+            parts.append(f"{self.projected} entries of y were moved into the range of the last activation.")
+        if self.weight_trace is not None and self.weight_trace.note:
+            parts.append(self.weight_trace.note)
+        return " ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"Inversion({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}: {self.message})"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "images": len(self.x),
+            "ended": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()),
+            "residual ‖N(x) − y‖": _spread(self.residual),
+            "weight": _spread(self.weight),
+            "steps": _spread(self.steps.double()),
+            "monotone": f"{int(self.monotone.sum())} of {len(self.x)}",
+        }
+        if self.duality_gap is not None:
+            rows["duality gap"] = _spread(self.duality_gap)
+        lines = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
+        return f"<table><caption>Inversion</caption>{lines}</table>"
+
+
+def join(parts: Sequence[Inversion]) -> Inversion:
+    """The inversions of several batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def together(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    gaps = [part.duality_gap for part in parts if part.duality_gap is not None]
+    return Inversion(
+        x=together("x"),
+        residual=together("residual"),
+        gaps=together("gaps"),
+        objective=together("objective"),
+        status=together("status"),
+        steps=together("steps"),
+        monotone=together("monotone"),
+        weight=together("weight"),
+        duality_gap=torch.cat(gaps) if gaps else None,
+        history=_average([(part.history, len(part.x)) for part in parts]),
+    )
+
+
+def _average(histories: Sequence[tuple[tuple[Record, ...], int]]) -> tuple[Record, ...]:
+    """Mean objectives of batches that ran one after the other; a batch that is done keeps its last value."""
+    total = sum(count for _, count in histories)
+    records = []
+    for k in range(max(len(history) for history, _ in histories)):
+        now = [(history[min(k, len(history) - 1)], count) for history, count in histories if history]
+        value = sum(record.value * count for record, count in now) / total
+        running = sum(h[k].extra.get("running", 0.0) for h, _ in histories if k < len(h))
+        longest = max((record for record, _ in now), key=lambda record: record.step)
+        seconds = sum(record.seconds for record, _ in now)
+        residual, change = max(r.residual for r, _ in now), max(r.change for r, _ in now)
+        records.append(Record(longest.step, seconds, value, residual, change, extra={"running": running}))
+    return tuple(records)
+
+
+def _spread(values: Tensor) -> str:
+    least, most = float(values.min()), float(values.max())
+    return f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}, mean {float(values.double().mean()):.4g}"

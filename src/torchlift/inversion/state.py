@@ -1,0 +1,143 @@
+"""What an inversion remembers between steps, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from torchlift.core.tensors import Point
+from torchlift.inversion.layers import Tensors
+from torchlift.solvers import State
+
+T = TypeVar("T")
+
+
+class Status(IntEnum):
+    """Where one image stands."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    STALLED = 2
+    DIVERGED = 3
+    MAX_STEPS = 4
+    TIME_LIMIT = 5
+    STOPPED = 6
+
+    @property
+    def sentence(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.RUNNING: "still running",
+    Status.CONVERGED: "the change of the iterates reached the tolerance",
+    Status.STALLED: "the objective stopped decreasing before the tolerance was reached; the best iterate is returned",
+    Status.DIVERGED: "the objective grew without bound; the best iterate is returned",
+    Status.MAX_STEPS: "the number of steps ran out before the tolerance was reached",
+    Status.TIME_LIMIT: "the time ran out before the tolerance was reached",
+    Status.STOPPED: "stopped on request",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """The books of every image: (B,) each, `best_x` (B, *in_shape).
+
+    Arguments:
+        value: the objective.
+        start: the objective at the start.
+        best: the least objective so far.
+        since: steps since it was found.
+        best_x: the input that had it.
+        change: relative change of x and z in the last step; infinite before the first.
+        status: a `Status`.
+        monotone: whether the objective never increased.
+        steps: steps made until the image was finished.
+    """
+
+    value: Tensor
+    start: Tensor
+    best: Tensor
+    since: Tensor
+    best_x: Tensor
+    change: Tensor
+    status: Tensor
+    monotone: Tensor
+    steps: Tensor
+
+    @classmethod
+    def begin(cls, value: Tensor, x: Tensor) -> Watch:
+        whole = torch.zeros_like(value, dtype=torch.int64)
+        infinite = torch.full_like(value, torch.inf)
+        running = torch.full_like(whole, Status.RUNNING)
+        return cls(value, value, value, whole, x, infinite, running, torch.ones_like(whole, dtype=torch.bool), whole)
+
+    @property
+    def running(self) -> Tensor:
+        return self.status == Status.RUNNING
+
+
+@dataclass(frozen=True, eq=False)
+class InversionState(State):
+    """The variables (in `point`: x, z, dual), what follows from them, and the books.
+
+    Every tensor has the images along its first axis.
+
+    Arguments:
+        u, v: states u_0 … u_{n−1} and pre-activations v_1 … v_n.
+        products: A_i x of the prior.
+        memory: what the algorithm remembers, a dataclass of tensors.
+        watch: the books.
+    """
+
+    u: Tensors
+    v: Tensors
+    products: Tensors
+    memory: Any
+    watch: Watch
+
+    @property
+    def x(self) -> Tensor:
+        return self.point["x"][0]
+
+    @property
+    def z(self) -> Tensors:
+        return self.point["z"]
+
+    @property
+    def duals(self) -> Tensors:
+        return self.point["dual"]
+
+
+def map_tensors(function: Callable[..., Tensor], first: T, *others: T) -> T:
+    """A record like `first` with every tensor replaced by function(tensor, the others' tensors)."""
+    return _mapped(function, (first, *others))
+
+
+def _mapped(function: Callable[..., Tensor], nodes: tuple[Any, ...]) -> Any:
+    first = nodes[0]
+    if isinstance(first, Tensor):
+        return function(*nodes)
+    if isinstance(first, Point):
+        return first.like(_mapped(function, tuple(node.tensors for node in nodes)))
+    if isinstance(first, tuple):
+        return tuple(_mapped(function, items) for items in zip(*nodes, strict=True))
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [field.name for field in fields(first)]
+        return replace(first, **{name: _mapped(function, tuple(getattr(n, name) for n in nodes)) for name in names})
+    return first
+
+
+def choose(mask: Tensor, yes: T, no: T) -> T:
+    """The images of `yes` where the mask (B,) is true, else those of `no`; numbers come from `yes`."""
+    return map_tensors(lambda a, b: a if a is b else torch.where(mask.view(-1, *(1,) * (a.ndim - 1)), a, b), yes, no)
+
+
+def select(state: T, index: Tensor) -> T:
+    """Some images only."""
+    return map_tensors(lambda tensor: tensor[index], state)

@@ -1,0 +1,240 @@
+"""Choosing the weight of the prior: from the noise level, or from the shape of a curve."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.inversion.result import Inversion, WeightTrace
+
+
+class Invert(Protocol):
+    """Inverts the batch with given weights (B,), from a start, for a budget of steps; `y` replaces the data."""
+
+    def __call__(self, weight: Tensor, start: Tensor, steps: int, y: Tensor | None = None) -> Inversion: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What a rule may ask.
+
+    Arguments:
+        y: the data (B, *out_shape).
+        start: the start (B, *in_shape).
+        noise_level: standard deviation of the noise in each entry of y, if it is known.
+        invert: an inversion.
+        output: N.
+        prior: R of inputs, one per image.
+    """
+
+    y: Tensor
+    start: Tensor
+    noise_level: float | None
+    invert: Invert
+    output: Callable[[Tensor], Tensor]
+    prior: Callable[[Tensor], Tensor]
+
+    def same(self, weight: float | Tensor) -> Tensor:
+        """One weight for every image."""
+        return self.y.new_ones(self.y.shape[0]) * weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightRule(ABC):
+    """A way to choose ρ in [low, high].
+
+    Arguments:
+        low, high: the range to search, 0 < low < high.
+        steps: steps of every trial inversion; each one starts from the last.
+        per_image: choose a weight for every image instead of one for the batch.
+    """
+
+    name: ClassVar[str]
+    needs_noise: ClassVar[bool] = True
+
+    low: float = 1e-4
+    high: float = 1.0
+    steps: int = 60
+    per_image: bool = False
+
+    def __post_init__(self) -> None:
+        check_size(f"{type(self).__name__} steps", self.steps)
+        if not 0 < check_positive(f"{type(self).__name__} low", self.low) < check_positive("high", self.high):
+            invalid_value(type(self).__name__, "0 < low < high", f"low={self.low}, high={self.high}")
+
+    @abstractmethod
+    def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
+        """The weights (B,), and how they were found."""
+
+    def grid(self, count: int) -> list[float]:
+        """Weights from high to low, evenly spaced in their logarithm: solutions change slowly along it."""
+        ratio = (self.low / self.high) ** (1 / (count - 1))
+        return [self.high * ratio**k for k in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sure(WeightRule):
+    """The least unbiased estimate of the error in the output, Monte-Carlo SURE.
+
+        ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y)),   div ≈ ⟨b, N(x̂(y + εb)) − N(x̂(y))⟩/ε, b = ±1
+
+    estimates ‖N(x̂) − N(x)‖² without knowing x, for Gaussian noise of standard
+    deviation ς. The least value on a grid is refined by a parabola.
+
+    Arguments:
+        count: weights on the grid.
+        probe: ε/ς.
+        seed: of b, which must not be that of the noise: the two must be independent.
+
+    Reference: Ramani, Blu & Unser, IEEE Transactions on Image Processing 17 (2008).
+    """
+
+    name: ClassVar[str] = "sure"
+
+    count: int = 9
+    probe: float = 0.1
+    seed: int = 271_828
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("Sure count", self.count, minimum=3)
+        check_positive("Sure probe", self.probe)
+
+    def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
+        noise = _noise(trial)
+        coins = torch.randint(0, 2, trial.y.shape, generator=torch.Generator().manual_seed(self.seed))
+        b, epsilon, m = (2 * coins - 1).to(trial.y), self.probe * noise, trial.y[0].numel()
+        plain = moved = trial.start
+        weights, risks = self.grid(self.count), []
+        for weight in weights:
+            same = trial.same(weight)
+            plain = trial.invert(same, plain, self.steps).x
+            moved = trial.invert(same, moved, self.steps, trial.y + epsilon * b).x
+            output = trial.output(plain)
+            divergence = (b * (trial.output(moved) - output)).flatten(1).sum(1) / epsilon
+            fit = (output - trial.y).flatten(1).square().sum(1)
+            risks.append(fit - m * noise**2 + 2 * noise**2 * divergence)
+        risk = torch.stack(risks)
+        risk = risk if self.per_image else risk.mean(1, keepdim=True)
+        logs = trial.same(1.0).new_tensor([math.log(weight) for weight in weights])
+        chosen = trial.same(_vertex(logs, risk).exp())
+        return chosen, WeightTrace(self.name, "SURE", logs.exp()[:, None].expand_as(risk), risk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discrepancy(WeightRule):
+    """The weight at which the residual is what the noise explains, ‖N(x̂) − y‖ = factor·ς√m.
+
+    The residual grows with the weight: bisection of its logarithm, for the root
+    mean square of the batch or for every image alone.
+
+    Arguments:
+        factor: usually 1 or a little more.
+        count: trials.
+
+    Reference: Morozov, Soviet Mathematics Doklady 7 (1966); Engl, Hanke &
+    Neubauer, Regularization of Inverse Problems, section 4.3.
+    """
+
+    name: ClassVar[str] = "discrepancy"
+
+    factor: float = 1.0
+    count: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("Discrepancy factor", self.factor)
+        check_size("Discrepancy count", self.count)
+
+    def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
+        target = self.factor * _noise(trial) * math.sqrt(trial.y[0].numel())
+        low, high, x = trial.same(self.low), trial.same(self.high), trial.start
+        weights, ratios = [], []
+        for _ in range(self.count):
+            weight = (low * high).sqrt()
+            found = trial.invert(weight, x, self.steps)
+            x, residual = found.x, found.residual
+            ratio = residual / target if self.per_image else trial.same(residual.square().mean().sqrt() / target)
+            weights.append(weight)
+            ratios.append(ratio)
+            low, high = torch.where(ratio < 1, weight, low), torch.where(ratio < 1, high, weight)
+        ratio = torch.stack(ratios)
+        missed = int(((ratio < 1).all(0) | (ratio > 1).all(0)).sum())
+        note = f"The discrepancy of {missed} images was out of reach: widen low and high." if missed else ""
+        columns = slice(None) if self.per_image else slice(1)
+        trace = WeightTrace(self.name, "residual / target", torch.stack(weights)[:, columns], ratio[:, columns], note)
+        return (low * high).sqrt(), trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class LCurve(WeightRule):
+    """The corner of the curve (log ‖N(x̂) − y‖, log R(x̂)): its point of largest curvature. Needs no noise level.
+
+    Arguments:
+        count: weights on the grid.
+
+    Reference: Hansen & O'Leary, SIAM Journal on Scientific Computing 14 (1993).
+    """
+
+    name: ClassVar[str] = "lcurve"
+    needs_noise: ClassVar[bool] = False
+
+    count: int = 13
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("LCurve count", self.count, minimum=5)
+
+    def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
+        weights, x, residuals, priors = self.grid(self.count), trial.start, [], []
+        for weight in weights:
+            found = trial.invert(trial.same(weight), x, self.steps)
+            x = found.x
+            residuals.append(found.residual)
+            priors.append(trial.prior(x))
+        fit, size = torch.stack(residuals), torch.stack(priors)
+        if not self.per_image:
+            fit, size = fit.square().mean(1, keepdim=True).sqrt(), size.mean(1, keepdim=True)
+        tiny = torch.finfo(fit.dtype).tiny
+        bend = _curvature(fit.clamp_min(tiny).log().flip(0), size.clamp_min(tiny).log().flip(0)).flip(0)
+        grid = trial.same(1.0).new_tensor(weights)
+        inner = bend[1:-1].argmax(0) + 1
+        return trial.same(grid[inner]), WeightTrace(self.name, "curvature", grid[:, None].expand_as(bend), bend)
+
+
+#: Every rule by name.
+RULES: dict[str, type[WeightRule]] = {rule.name: rule for rule in (Sure, Discrepancy, LCurve)}
+
+
+def _noise(trial: Trial) -> float:
+    assert trial.noise_level is not None  # the door checks it
+    return trial.noise_level
+
+
+def _vertex(positions: Tensor, values: Tensor) -> Tensor:
+    """Where the parabola through the least value (K, B) and its neighbours is least; an end stays an end."""
+    least = values.argmin(0)
+    inner = least.clamp(1, len(positions) - 2)
+    left, middle, right = (values.gather(0, (inner + k)[None])[0] for k in (-1, 0, 1))
+    bend = left - 2 * middle + right
+    share = torch.where(bend > 0, 0.5 * (left - right) / bend.clamp_min(torch.finfo(values.dtype).tiny), 0.0)
+    spacing = positions[1] - positions[0]
+    refined = positions[inner] + share.clamp(-1, 1) * spacing
+    return torch.where(least == inner, refined, positions[least])
+
+
+def _curvature(a: Tensor, b: Tensor) -> Tensor:
+    """(a'b'' − a''b')/(a'² + b'²)^{3/2} of curves (K, B) by differences; positive at an L's corner, 0 at the ends."""
+    first = [(curve[2:] - curve[:-2]) / 2 for curve in (a, b)]
+    second = [curve[2:] - 2 * curve[1:-1] + curve[:-2] for curve in (a, b)]
+    speed = (first[0].square() + first[1].square()).clamp_min(torch.finfo(a.dtype).eps ** 2)
+    bend = (first[0] * second[1] - second[0] * first[1]) / speed.pow(1.5)
+    return torch.nn.functional.pad(bend, (0, 0, 1, 1))

@@ -1,0 +1,113 @@
+"""Bad input is refused at the door, with what to try instead."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchlift as tl
+from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotProximalError, NotRepresentableError
+from torchlift.inversion import NestedAdam, Simultaneous, Sweep
+from torchlift.networks import Network
+from torchlift.priors import TotalVariation
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return tl.lift(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+
+
+Y = torch.ones(3, 2)
+
+
+def with_nan() -> torch.Tensor:
+    y = Y.clone()
+    y[1, 0] = math.nan
+    return y
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"y": torch.ones(3, 5)}, r"invert y: expected shape \(batch, 2\), got \(3, 5\)"),
+    "no batch axis": ({"y": torch.ones(2)}, r"invert y: expected shape \(batch, 2\).*x\[None\]"),
+    "empty": ({"y": torch.ones(0, 2)}, r"invert y: expected at least one sample"),
+    "nan": ({"y": with_nan()}, r"invert y: expected finite values, got nan at index \(1, 0\)"),
+    "dtype": ({"y": Y.double()}, r"invert y: expected dtype torch.float32, got torch.float64"),
+    "not a tensor": ({"y": [[1.0, 2.0]]}, r"invert y: expected a torch.Tensor, got list"),
+    "prior type": ({"prior": tl.prox.ReLU()}, r"invert prior: expected a prior, got ReLU.*TotalVariation"),
+    "prior shape": ({"prior": TotalVariation()}, r"TotalVariation: expected images of shape .*, got shape \(4,\)"),
+    "negative weight": ({"weight": -0.1}, r"invert weight: expected a finite number >= 0, got -0.1"),
+    "nan weight": ({"weight": math.nan}, r"invert weight: expected a finite number >= 0, got nan"),
+    "weight type": ({"weight": None}, r"invert weight: expected a number >= 0, a tensor, a rule"),
+    "weight shape": ({"weight": torch.ones(2)}, r"invert weight: expected a number or a tensor \(3,\), got \(2,\)"),
+    "negative weights": ({"weight": torch.tensor([1.0, -1.0, 0.0])}, r"expected weights >= 0, got a least .* -1.0"),
+    "unknown rule": ({"weight": "gcv"}, r"one of \['discrepancy', 'lcurve', 'sure'\], got 'gcv'"),
+    "sure without noise": ({"weight": "sure"}, r"invert weight='sure': expected a noise_level, got none.*'lcurve'"),
+    "discrepancy without noise": ({"weight": "discrepancy"}, r"weight='discrepancy': expected a noise_level"),
+    "noise": ({"weight": "sure", "noise_level": 0.0}, r"invert noise_level: expected a number > 0, got 0.0"),
+    "algorithm": ({"algorithm": "magic"}, r"one of \['sweep', 'paper', 'exact', .*\], or an instance, got 'magic'"),
+    "algorithm type": ({"algorithm": tl.solvers.PDHG()}, r"invert algorithm: expected one of .*, got PDHG"),
+    "anchor without start": ({"anchor": 1.0}, r"invert anchor: expected a start to be anchored at.*decoder"),
+    "negative anchor": ({"anchor": -1.0}, r"invert anchor: expected a number >= 0, got -1.0"),
+    "start shape": ({"start": torch.ones(3, 5)}, r"invert start: expected shape \(batch, 4\), got \(3, 5\)"),
+    "start count": ({"start": torch.ones(2, 4)}, r"invert start: expected 3 inputs, one per output, got 2"),
+    "start dtype": ({"start": torch.ones(3, 4).double()}, r"invert start: expected dtype torch.float32"),
+    "start nan": ({"start": torch.full((3, 4), math.nan)}, r"invert start: expected finite values"),
+    "mu count": ({"mu": (1.0, 1.0, 1.0)}, r"invert mu: expected one weight, or 2: one per layer, got 3.*affine"),
+    "mu": ({"mu": 0.0}, r"invert mu: expected a number > 0, got 0.0"),
+    "mu entry": ({"mu": (1.0, -1.0)}, r"invert mu\[1\]: expected a number > 0"),
+    "max_steps": ({"max_steps": 0}, r"invert max_steps: expected a whole number >= 1"),
+    "tolerance": ({"tolerance": -1.0}, r"Sweep tolerance: expected a number >= 0, got -1.0"),
+    "time_limit": ({"time_limit": 0.0}, r"invert time_limit: expected a number > 0"),
+    "context": ({"context": torch.ones(2, 1)}, r"invert context: expected 3 samples, one per output, got 2"),
+    "on_infeasible": ({"on_infeasible": "ignore"}, r"on_infeasible: expected 'refuse' or 'project', got 'ignore'"),
+    "batch_limit": ({"batch_limit": 0}, r"invert batch_limit: expected a whole number >= 1"),
+    "memory_limit": ({"memory_limit": -1.0}, r"invert memory_limit: expected a number > 0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_arguments(case: str) -> None:
+    options, text = CASES[case]
+    with pytest.raises((InvalidValueError, InvalidTypeError), match=text):
+        tl.invert(network(), **{"y": Y, **options})
+
+
+NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
+    "module": (nn.Linear(2, 2), InvalidTypeError, r"a torchlift network or an nn.Sequential, got Linear.*lift"),
+    "batch norm in training mode": (
+        nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
+        NotRepresentableError,
+        r"batch norm mixes the samples .*\.eval\(\)",
+    ),
+    "not proximal": (nn.Sequential(nn.Linear(4, 2), nn.GELU()), NotProximalError, r"module 1 \(GELU\)"),
+    "unknown input shape": (nn.Sequential(nn.Conv2d(1, 2, 3)), InvalidValueError, r"input_shape, because Conv2d"),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_networks(case: str) -> None:
+    module, error, text = NETWORKS[case]
+    with pytest.raises(error, match=text):
+        tl.invert(module, Y)
+
+
+@pytest.mark.parametrize("kind", [Sweep, Simultaneous])
+@pytest.mark.parametrize("scale", [2.0, 0.0])
+def test_steps_that_cannot_converge(kind: type[Sweep | Simultaneous], scale: float) -> None:
+    with pytest.raises(InvalidValueError, match=rf"{kind.__name__} scale: expected a number"):
+        kind(scale=scale)
+
+
+def test_other_settings() -> None:
+    with pytest.raises(InvalidValueError, match=r"NestedAdam step_size: expected a number > 0"):
+        NestedAdam(step_size=0.0)
+    with pytest.raises(InvalidValueError, match=r"NestedAdam smoothing: expected a number > 0"):
+        NestedAdam(smoothing=-1.0)
+    with pytest.raises(InvalidValueError, match=r"Sweep patience: expected a whole number >= 1"):
+        Sweep(patience=0)
+    with pytest.raises(InvalidTypeError, match=r"Sweep: expected an InversionProblem.*torchlift.invert"):
+        tl.solvers.solve(object(), Sweep(), torch.zeros(2))

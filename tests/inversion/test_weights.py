@@ -1,0 +1,117 @@
+"""Rules that choose the weight, on problems where the right one is known or can be found by trying."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchlift as tl
+from torchlift.core.errors import TorchliftError
+from torchlift.inversion import RULES, Discrepancy, LCurve, Sure, WeightRule
+from torchlift.inversion.weights import _curvature, _vertex
+from torchlift.priors import Tikhonov
+
+NOISE = 0.3
+
+
+def problem(count: int = 40) -> tuple[tl.networks.Network, Tensor, Tensor]:
+    """A blurring affine network, inputs of known size, and noisy outputs: ridge regression, best weight NOISE²/1."""
+    torch.manual_seed(1)
+    net = tl.lift(nn.Sequential(nn.Linear(12, 20)).double())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 12, dtype=torch.float64, generator=generator)
+    with torch.no_grad():
+        net.get_parameter("output.0.linear.weight").mul_(torch.logspace(0.5, -1.0, 12))
+        y = net(x)
+    return net, x, y + NOISE * torch.randn(y.shape, dtype=torch.float64, generator=generator)
+
+
+def output_error(net: tl.networks.Network, x: Tensor, y: Tensor, weight: float) -> float:
+    with torch.no_grad():
+        found = tl.invert(net, y, Tikhonov(), weight, max_steps=300, tolerance=1e-7).x
+        return float((net(found) - net(x)).square().sum(1).mean())
+
+
+def test_sure_finds_the_weight_of_least_error() -> None:
+    """Its estimate of the error in the output is right, and so is its choice, up to the noise of the estimate."""
+    net, x, y = problem()
+    inv = tl.invert(net, y, Tikhonov(), "sure", noise_level=NOISE)
+    trace = inv.weight_trace
+    assert trace is not None and trace.rule == "sure" and len(trace.rows()) == 9
+    for row in trace.rows()[2:6]:
+        assert row["SURE"] == pytest.approx(output_error(net, x, y, row["weight"]), rel=0.35)
+    best = min(output_error(net, x, y, weight) for weight in (0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
+    assert output_error(net, x, y, float(inv.weight[0])) < 1.1 * best
+    assert bool((inv.weight == inv.weight[0]).all())
+
+
+@pytest.mark.parametrize("per_image", [False, True])
+def test_discrepancy_explains_the_noise(per_image: bool) -> None:
+    net, _, y = problem(6)
+    rule = Discrepancy(per_image=per_image, low=1e-4, high=1e3, count=16, steps=200)
+    inv = tl.invert(net, y, Tikhonov(), rule, noise_level=NOISE, tolerance=1e-7)
+    target = NOISE * math.sqrt(20)
+    if per_image:
+        torch.testing.assert_close(inv.residual, torch.full_like(inv.residual, target), rtol=0.02, atol=0)
+        assert len(set(inv.weight.tolist())) == 6
+    else:
+        assert float(inv.residual.square().mean().sqrt()) == pytest.approx(target, rel=0.02)
+    trace = inv.weight_trace
+    assert trace is not None and not trace.note
+    assert trace.weights.shape == trace.values.shape == (16, 6 if per_image else 1)
+
+
+def test_an_unreachable_discrepancy_is_said() -> None:
+    net, _, y = problem(3)
+    inv = tl.invert(net, y, Tikhonov(), Discrepancy(high=1e-3, count=4), noise_level=100.0)
+    assert "The discrepancy of 3 images was out of reach" in inv.message
+    assert float(inv.weight.max()) <= 1e-3
+
+
+def test_lcurve_needs_no_noise_level_and_is_reasonable() -> None:
+    net, x, y = problem()
+    inv = tl.invert(net, y, Tikhonov(), LCurve(low=1e-3, high=1e2))
+    chosen = output_error(net, x, y, float(inv.weight[0]))
+    assert chosen < 0.5 * max(output_error(net, x, y, 1e-6), output_error(net, x, y, 1e2))
+    each = tl.invert(net, y[:3], Tikhonov(), LCurve(per_image=True))
+    assert each.weight_trace is not None and each.weight_trace.values.shape == (13, 3)
+
+
+def test_a_rule_gives_what_its_weight_gives() -> None:
+    net, _, y = problem(4)
+    ruled = tl.invert(net, y, Tikhonov(), "lcurve", max_steps=50)
+    torch.testing.assert_close(ruled.x, tl.invert(net, y, Tikhonov(), ruled.weight, max_steps=50).x)
+    split = tl.invert(net, y, Tikhonov(), "lcurve", max_steps=50, batch_limit=3)
+    torch.testing.assert_close(split.weight, ruled.weight)
+
+
+def test_sure_probes_stay_in_the_range_of_the_last_activation() -> None:
+    torch.manual_seed(0)
+    net = tl.lift(nn.Sequential(nn.Linear(4, 6), nn.ReLU()).double())
+    y = torch.rand(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y[:, 0] = 0
+    inv = tl.invert(net, y, Tikhonov(), Sure(per_image=True, steps=20), noise_level=0.1)
+    assert bool(inv.objective.isfinite().all()) and inv.weight.shape == (3,)
+
+
+def test_vertex_and_curvature() -> None:
+    at = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    values = torch.stack([(at - 0.3).square(), at, -at], 1)
+    torch.testing.assert_close(_vertex(at, values), torch.tensor([0.3, -2.0, 2.0], dtype=torch.float64))
+    angle = torch.linspace(0, 1, 50, dtype=torch.float64)[:, None]
+    bend = _curvature(2 * angle.cos(), 2 * angle.sin())[1:-1]
+    torch.testing.assert_close(bend, torch.full_like(bend, 0.5), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_settings_are_checked(name: str) -> None:
+    rule: type[WeightRule] = RULES[name]
+    with pytest.raises(TorchliftError, match=r"expected 0 < low < high, got low=1.0, high=0.5"):
+        rule(low=1.0, high=0.5)
+    with pytest.raises(TorchliftError, match=r"steps: expected a whole number >= 1"):
+        rule(steps=0)
+    with pytest.raises(TorchliftError, match=r"count: expected a whole number >= "):
+        rule(count=0)
