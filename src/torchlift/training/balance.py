@@ -1,9 +1,18 @@
 """Weights whose directions are kept and whose sizes are fitted to data, so that every layer is alive.
 
-Test accuracy in per cent (mean of three seeds) after 6 epochs of `SweepDescent` on the 5,000 bundled digits,
-from torch's default weights, balanced with the offsets of the units
+Only the mean of all units is taken off, not that of each unit. Test accuracy
+in per cent after 8 epochs of `SweepDescent` with annealed steps on the 5,000
+bundled digits, mean of three seeds:
 
-NUMBERS
+                          kept   each unit   no unit   all units
+    ReLU, 50 × 128          11          34        77          81
+    tanh, 30 × 128          22*         89        90          90
+    soft (0.3), 10 × 256    38          91        92          91
+
+"kept" are torch's default weights (* one seed); "no unit" has biases 0. Runs
+that ended in infinities count with what they had reached: three of "kept" and
+one of "each unit". The seeds of the last two columns differ by up to 14 for
+ReLU and by up to 3 otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_finite, check_like
+from torchlift.core.checks import check_batch, check_finite
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.networks import Chain, Network
 from torchlift.networks.chain import ChainLayer
@@ -26,11 +35,11 @@ from torchlift.training.draws import LayerStart, clear_bias, weight_of
 #: Least share of responses that a balanced layer has alive, where a spread of at most `WIDEST` permits it.
 ALIVE, WIDEST = 0.3, 2.0**10
 #: The offsets of the units differ by at most so many times what the data makes of them.
-OFFSETS = 3.0
+OFFSETS = 5.0
 #: A response counts as flat where its slope over ±ε is less; ε is this part of the size of v.
 FLAT, EPSILON = 1e-3, 1e-3
 #: A layer is asleep when less than this part of v varies with the input, or more than that share of responses is flat.
-STILL, STUNNED = 0.1, 0.97
+STILL, DEAD = 0.1, 0.97
 #: `asleep` looks at no more samples.
 SAMPLES = 500
 
@@ -43,10 +52,10 @@ def balance(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
     convolution), their mean v̄, and the spreads s² = mean (v − v̄_i)² within
     and r² = mean (v̄_i − v̄)² between units,
 
-        c_i = v̄ + (1 − κ)(v̄_i − v̄),   κ = min(1, 3 s/r),
+        c_i = v̄ + (1 − κ)(v̄_i − v̄),   κ = min(1, 5 s/r),
         W ← (t/q) W,   b_i ← −(t/q) c_i,   q² = mean (v − c_i)².
 
-    So the pre-activations have mean 0 and size t, and no more than 3 times
+    So the pre-activations have mean 0 and size t, and no more than 5 times
     the spread within units comes from units that differ from each other.
     t is the first of 1, 2, 4, …, 2¹⁰ for which 30 % of the responses are alive,
     else the one with most of them: thresholds are passed by larger values.
@@ -88,8 +97,6 @@ def asleep(network: Network, y: Tensor, context: Context = None) -> tuple[int, .
     if not isinstance(network, Network):
         invalid_type("asleep network", "a Network", network, "Lift it: lift(nn.Sequential(...)).")
     y = check_finite("asleep inputs", check_batch("asleep inputs", y, network.in_shape))
-    if network.like is not None:
-        check_like("asleep inputs", y, network.like)
     if len(y) < 2:
         invalid_value("asleep inputs", "two samples or more", len(y))
     every = -(-len(y) // SAMPLES)
@@ -101,7 +108,7 @@ def asleep(network: Network, y: Tensor, context: Context = None) -> tuple[int, .
 def _is_asleep(v: Tensor, activation: ProximalActivation) -> bool:
     size = _rms(v)
     still = size == 0 or _rms(v - v.mean(0)) < STILL * size
-    return still or _alive(activation, v, EPSILON * size) < 1 - STUNNED
+    return still or _alive(activation, v, EPSILON * size) < 1 - DEAD
 
 
 def _last(layers: Sequence[ChainLayer], site: Site) -> ChainLayer | None:
@@ -146,7 +153,7 @@ def _spread(activation: ProximalActivation, v: Tensor, where: str) -> float:
         spread *= 2
     if share == 0:
         name = type(activation).__name__
-        hint = "Does its range of slopes lie within what zero-mean inputs reach?"
+        hint = "Pre-activations of mean 0 do not reach where it rises; try 'layer-wise'."
         invalid_value(f"balanced, {where}", "an activation that responds to its input", f"a flat {name}", hint)
     return best
 
