@@ -136,7 +136,7 @@ class _Visit(SweepRule):
         return ()
 
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: tuple[()], count: int, share: float
+        self, names: Sequence[str], point: Point, sweep: Sweep, state: tuple[()], count: int, share: float, reuse: bool
     ) -> tuple[Point, tuple[()]]:
         return point.like([_unit(point.tensors[0], count + 1)]), ()
 
@@ -146,7 +146,7 @@ class _Visit(SweepRule):
 
 class _Stay(_Visit):
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: tuple[()], count: int, share: float
+        self, names: Sequence[str], point: Point, sweep: Sweep, state: tuple[()], count: int, share: float, reuse: bool
     ) -> tuple[Point, tuple[()]]:
         return point, ()
 

@@ -160,3 +160,16 @@ def test_bad_settings_are_refused(call, words: list[str]) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError)) as caught:
         call()
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("rule", [RelativeStep(), ScaledStep(), GramRule()], ids=["relative", "adam", "gram"])
+def test_reused_memory_changes_nothing_but_the_memory(rule: SweepRule) -> None:
+    found = []
+    for reuse in (False, True):
+        batches = _batches()
+        solver = SweepDescent(rule, reuse=reuse)
+        state = solver.init(batches, batches.start())
+        for _ in range(47):  # past the steps in which the distance is always estimated
+            state = solver.step(batches, state)
+        found.append((*state.point.tensors, *state.answer.tensors))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

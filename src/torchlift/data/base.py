@@ -45,6 +45,13 @@ class Batches(ABC):
     def ordered(self, size: int | None = None) -> Iterator[Batch]:
         """Every sample once, in the data's own order, in parts of `size` (`batch_size` by default)."""
 
+    def indices(self, count: int) -> Tensor | None:
+        """The places of batch number `count`'s samples in `ordered`; None where a sample is not the same in each epoch.
+
+        What is kept for each sample from epoch to epoch, such as lifted variables, is found by them.
+        """
+        return None
+
     def example(self) -> Batch:
         """One sample, for shapes and dtypes."""
         return next(self.ordered(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_size
@@ -46,15 +47,22 @@ class TensorBatches(Batches):
 
     def batch(self, count: int) -> Batch:
         epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
-        if not self.shuffled:
-            return self.all
-        if self._order is None or self._order[0] != epoch:
-            order = permutation(self.samples, epoch_generator(self.seed, epoch))
-            self._order = (epoch, order.to(self.all.y.device))
-        return take(self.all, self._order[1], position, self.batch_size)
+        return take(self.all, self._order_of(epoch), position, self.batch_size) if self.shuffled else self.all
+
+    def indices(self, count: int) -> Tensor:
+        epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
+        return self._order_of(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
 
     def ordered(self, size: int | None = None) -> Iterator[Batch]:
         return parts(self.all, clip_size(size, self.batch_size if size is None else self.samples))
+
+    def _order_of(self, epoch: int) -> Tensor:
+        if not self.shuffled:
+            return torch.arange(self.samples, device=self.all.y.device)
+        if self._order is None or self._order[0] != epoch:
+            order = permutation(self.samples, epoch_generator(self.seed, epoch))
+            self._order = (epoch, order.to(self.all.y.device))
+        return self._order[1]
 
 
 def clip_size(size: int | None, most: int) -> int:

@@ -12,7 +12,7 @@ rank-one part that biased inputs add to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -52,3 +52,18 @@ def uncentre(steps: Mapping[str, Tensor], means: Iterable[Mean]) -> None:
     """Overwrite the steps of c by steps of b."""
     for weight_name, bias_name, layer, mean in means:
         steps[bias_name][layer].sub_(steps[weight_name][layer] @ mean)
+
+
+def uncentre_points(
+    names: Sequence[str],
+    points: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    lengths: Sequence[Tensor],
+    means: Iterable[Mean],
+) -> None:
+    """`uncentre` after a step of length·direction was made, without having formed it: b −= length · (direction ū)."""
+    place = {name: i for i, name in enumerate(names)}
+    for weight_name, bias_name, layer, mean in means:
+        w = place[weight_name]
+        shift = (directions[w][layer] @ mean).mul_(lengths[w][layer].squeeze())
+        points[place[bias_name]][layer].sub_(shift)

@@ -45,7 +45,14 @@ class GramRule(SweepRule):
         return tuple(self.gram.init(values[name]) for name in _stacks(sweep.layers))
 
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: tuple[GramState, ...], count: int, share: float
+        self,
+        names: Sequence[str],
+        point: Point,
+        sweep: Sweep,
+        state: tuple[GramState, ...],
+        count: int,
+        share: float,
+        reuse: bool = False,
     ) -> tuple[Point, tuple[GramState, ...]]:
         values = dict(zip(names, point[BLOCK], strict=True))
         gram = replace(self.gram, step=self.gram.step * max(share, 1e-6)) if self.anneal else self.gram

@@ -208,7 +208,7 @@ class NetworkParameters:
     """The trainable parameters of a network, as a place to put tensors into.
 
     `load` leaves them alone when it put the very same tensors there last and
-    nobody has written since. Another problem or an optimiser that changes the
+    nobody has written to either since. Another problem or an optimiser that changes the
     network in between is noticed by the parameters' version counters, which
     every change in place raises; only writes through `.data`, and parameters
     that are replaced by others, escape them.
@@ -231,10 +231,10 @@ class NetworkParameters:
         targets = self._targets()
         _copy(tensors, targets)
         self._tensors = tensors
-        self._written = [(target, target._version) for target in targets]
+        self._written = [(tensor, tensor._version) for tensor in (*targets, *tensors)]
 
     def _untouched(self) -> bool:
-        return all(target._version == version for target, version in self._written)
+        return all(tensor._version == version for tensor, version in self._written)
 
     def _targets(self) -> list[Tensor]:
         return [p for p in self.network.parameters() if p.requires_grad]

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type
-from torchlift.core.tensors import Point, zeros_like
-from torchlift.objective.centring import centre, centre_differences, uncentre
+from torchlift.core.tensors import Point, clone, zeros_like
+from torchlift.objective.centring import centre, centre_differences, uncentre_points
 from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers.momentum import check_fraction
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
 FLOOR = 1e-4
+#: The distance is estimated from every one of the first steps, later from every few: it costs as much as the step.
+ALWAYS, OFTEN = 32, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,8 @@ class RelativeStep(SweepRule):
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
         ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where there is one q per entry)
 
-    with x₀ − x in the centred coordinates too. It is a bound, of
+    with x₀ − x in the centred coordinates too, in every step at first and in every
+    fourth later. It is a bound, of
     max_l ‖x₀ − x*‖/(c_l √n_l), where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
     in one dense layer with squared errors. Elsewhere it is an estimate.
 
@@ -111,33 +114,53 @@ class RelativeStep(SweepRule):
             for name, tensor in zip(names, point[BLOCK], strict=True)
         ]
         some = point.tensors[0]
-        nothing = zeros_like(point)
         peak = Point({BLOCK: [tensor.new_zeros(_per_layer(tensor)) for tensor in point[BLOCK]]})
         units = Point({BLOCK: _units(names, point[BLOCK])})
         rho = some.new_full((), min(self.start, self._most(names, point)))
-        return RelativeState(point, nothing, nothing, Point({BLOCK: second}), peak, units, rho, some.new_zeros(()))
+        return RelativeState(
+            clone(point),
+            zeros_like(point),
+            zeros_like(point),
+            Point({BLOCK: second}),
+            peak,
+            units,
+            rho,
+            some.new_zeros(()),
+        )
 
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: RelativeState, count: int, share: float
+        self,
+        names: Sequence[str],
+        point: Point,
+        sweep: Sweep,
+        state: RelativeState,
+        count: int,
+        share: float,
+        reuse: bool = False,
     ) -> tuple[Point, RelativeState]:
         means = centre(sweep) if self.centring else ()
         k = state.count + 1
         gamma = 0.5 * (1 + math.cos(math.pi * (1 - share))) if self.anneal else 1.0
         gradients = [sweep.gradients[name] for name in names]
         dense = _dense(sweep)
-        second, peak = self._normalise(gradients, state, [name in dense for name in names], k)
-        first = torch._foreach_lerp(state.first.tensors, gradients, 1 - self.momentum)
-        moved = torch._foreach_sub(state.origin.tensors, point.tensors)
-        centre_differences(dict(zip(names, moved, strict=True)), means)
-        rho, gain, total = self._distance(moved, gradients, state, gamma)
-        rho = rho.clamp(max=self._most(names, point))
-        units = state.units.tensors
-        steps = torch._foreach_mul(first, units)
-        torch._foreach_mul_(steps, rho * (-gamma / (1 - self.momentum**k)))
-        uncentre(dict(zip(names, steps, strict=True)), means)
-        like = point.like
-        new = RelativeState(state.origin, like(first), like(total), like(second), like(peak), state.units, rho, gain, k)
-        return like(torch._foreach_add(point.tensors, steps)), new
+        if not reuse:  # in new memory, which costs several times as much as the arithmetic
+            point = clone(point)
+            state = replace(state, first=clone(state.first), total=clone(state.total), second=clone(state.second))
+        roots, peak = self._roots(gradients, state, [name in dense for name in names], k)
+        first = state.first.tensors
+        torch._foreach_mul_(first, self.momentum)
+        torch._foreach_addcdiv_(first, gradients, roots, value=1 - self.momentum)
+        rho, gain = state.rho, state.gain
+        if k <= ALWAYS or k % OFTEN == 0:
+            torch._foreach_div_(gradients, roots)
+            moved = torch._foreach_sub(state.origin.tensors, point.tensors)
+            centre_differences(dict(zip(names, moved, strict=True)), means)
+            rho, gain = self._distance(moved, gradients, state, gamma)
+            rho = rho.clamp(max=self._most(names, point))
+        lengths = torch._foreach_mul(state.units.tensors, rho * (-gamma / (1 - self.momentum**k)))
+        torch._foreach_addcmul_(point.tensors, first, lengths)
+        uncentre_points(names, point.tensors, first, lengths, means)
+        return point, replace(state, peak=Point({BLOCK: peak}), rho=rho, gain=gain, count=k)
 
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
@@ -147,38 +170,38 @@ class RelativeStep(SweepRule):
         weights = [t for name, t in zip(names, point[BLOCK], strict=True) if t.ndim > 1 and not name.endswith("bias")]
         return self.limit / max(1, sum(map(len, weights)))
 
-    def _normalise(
+    def _roots(
         self, gradients: list[Tensor], state: RelativeState, by_layers: list[bool], k: int
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """g ← g/√q̂ in place; returns the new q and their peaks."""
-        seconds, peaks = [], []
+        """√q̂, at least its floor, after an update of q in place; the new peaks."""
+        roots, peaks = [], []
         for g, q, peak, by_layer in zip(gradients, state.second.tensors, state.peak.tensors, by_layers, strict=True):
             memory = self.memory if by_layer else self.memory ** (1 / 8)
             if by_layer:
-                norms = torch.linalg.vector_norm(g.flatten(1), dim=1).view(q.shape)
-                q = torch.lerp(norms.square_().div_(g[0].numel()), q, memory)
+                q.lerp_(_root_mean_square(g).square_().view(q.shape), 1 - memory)
             else:
-                q = torch.addcmul(q * memory, g, g, value=1 - memory)
+                q.mul_(memory).addcmul_(g, g, value=1 - memory)
             root = (q / (1 - memory**k)).sqrt_()
             size = root if by_layer else _root_mean_square(root)
             peak = torch.maximum(peak, size.view(peak.shape))
-            g.div_(torch.maximum(root, (FLOOR * peak).clamp_(min=torch.finfo(g.dtype).tiny ** 0.5)))
-            seconds.append(q)
+            least = (FLOOR * peak).clamp_(min=torch.finfo(g.dtype).tiny ** 0.5)
+            roots.append(torch.maximum(root, least, out=root))
             peaks.append(peak)
-        return seconds, peaks
+        return roots, peaks
 
     def _distance(
         self, moved: Sequence[Tensor], gradients: list[Tensor], state: RelativeState, gamma: float
-    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
-        """The new ρ, r and s from x₀ − x, in the coordinates of the gradients."""
+    ) -> tuple[Tensor, Tensor]:
+        """The new ρ and r from x₀ − x, in the coordinates of the gradients; s in place."""
         weight = state.rho.square() * ((1 - self.patience) * gamma)
         inner = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(moved, gradients, strict=True)]).sum()
         gain = state.gain * self.patience + weight * inner
-        total = torch._foreach_mul(state.total.tensors, self.patience)
+        total = state.total.tensors
+        torch._foreach_mul_(total, self.patience)
         torch._foreach_addcmul_(total, gradients, torch._foreach_mul(state.units.tensors, weight))
         size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.second.tensors, strict=True)]).sum()
         tiny = torch.finfo(size.dtype).tiny
-        return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain, total
+        return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain
 
 
 def _root_mean_square(tensor: Tensor) -> Tensor:

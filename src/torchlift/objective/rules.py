@@ -32,7 +32,14 @@ class SweepRule(ABC):
 
     @abstractmethod
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: Any, count: int, share: float
+        self,
+        names: Sequence[str],
+        point: Point,
+        sweep: Sweep,
+        state: Any,
+        count: int,
+        share: float,
+        reuse: bool = False,
     ) -> tuple[Point, Any]:
         """The next point and what is remembered.
 
@@ -41,6 +48,7 @@ class SweepRule(ABC):
             sweep: the gradients; its tensors may be overwritten.
             count: number of the step, from 0.
             share: of the budget that is left, from 1 down to 0; rules that anneal by themselves use it.
+            reuse: whether the memory of `point` and `state` may be overwritten.
         """
 
     @abstractmethod
@@ -74,7 +82,14 @@ class ScaledStep(SweepRule):
         return self.scaling.init(point)
 
     def move(
-        self, names: Sequence[str], point: Point, sweep: Sweep, state: ScalingState, count: int, share: float
+        self,
+        names: Sequence[str],
+        point: Point,
+        sweep: Sweep,
+        state: ScalingState,
+        count: int,
+        share: float,
+        reuse: bool = False,
     ) -> tuple[Point, ScalingState]:
         size = self.size(state, count) * (share if self.anneal else 1.0)
         means = centre(sweep) if self.centring else ()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torchlift.core.checks import check_number
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.core.tensors import Point
+from torchlift.core.solution import Result, StepFailure
+from torchlift.core.tensors import Point, clone
 from torchlift.objective.back_propagation import back_propagate
 from torchlift.objective.batches import TrainingBatches
 from torchlift.objective.contrast import contrast
@@ -67,11 +68,14 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
         nudge: settings of the nudges.
         average: weight of the past in an average of the parameters over the steps, whose answer is
             better than the last point while steps are long; 0 for none.
+        reuse: overwrite the memory of the state that `step` is given, which saves much of the time of a
+            step where there are many parameters. Only the newest state is valid then.
     """
 
     rule: SweepRule = field(default_factory=RelativeStep)
     nudge: Nudge = field(default_factory=Nudge)
     average: float = 0.98
+    reuse: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("rule", SweepRule), ("nudge", Nudge)):
@@ -100,7 +104,10 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
     def step(self, problem: TrainingBatches, state: SweepState) -> SweepState:
         k = state.count
         sweep = self._sweep(problem, k, state.point, state.nudge)
-        point, memory = self.rule.move(problem.names, state.point, sweep, state.rule, k, problem.share_left(k))
+        if not bool(sweep.loss.isfinite()):
+            raise StepFailure(Result.NOT_FINITE, f"the loss is {float(sweep.loss)}")
+        share = problem.share_left(k)
+        point, memory = self.rule.move(problem.names, state.point, sweep, state.rule, k, share, self.reuse)
         size = self.rule.size(memory, k)
         average = self._average(state.average, point, k + 1)
         return SweepState(k + 1, point, NAN, sweep.state, memory, size, sweep.loss, average)
@@ -112,12 +119,14 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
         """Every few steps; over all steps at first, so that the start is forgotten."""
         if not average.tensors:
             return average
-        if count < EVERY:
-            return point
+        if count <= EVERY:  # the point itself, until the average begins there
+            return clone(point) if count == EVERY else point
         if count % EVERY:
             return average
+        average = average if self.reuse else clone(average)
         weight = max(1 - self.average**EVERY, 1 / (1 + 0.5 * count / EVERY))
-        return point.like(torch._foreach_lerp(average.tensors, point.tensors, weight))
+        torch._foreach_lerp_(average.tensors, point.tensors, weight)
+        return average
 
     def _sweep(self, problem: TrainingBatches, count: int, point: Point, nudge: NudgeState | None) -> Sweep:
         y, x, context = problem.data(count, point)

@@ -34,6 +34,9 @@ class StochasticProblem(ABC):
         The same count gives the same batch, so that runs can be resumed.
         """
 
+    def finish(self, count: int, problem: Problem, point: Point) -> None:  # noqa: B027 (most have nothing to keep)
+        """Called with batch number `count` and the point where it was left, for those who keep some of it."""
+
     @abstractmethod
     def value(self, parameters: Point) -> float:
         """The objective to record, over all samples or some of them."""
@@ -109,7 +112,7 @@ class ImplicitStochasticGradient(Solver[StochasticProblem, ImplicitState]):
 
         (θ_{k+1}, z) = argmin_{θ, z} E_k(θ, z) + 1/(2τ_k) ‖θ − θ_k‖²
 
-    by an inner solver; only the current batch's z exist. Unlike explicit
+    by an inner solver; the current batch's z start as the problem says. Unlike explicit
     steps θ_k − τ∇E_k, these are stable for every τ > 0: τ_k → ∞ fits the
     batch, τ_k → 0 stays put.
 
@@ -158,6 +161,7 @@ class ImplicitStochasticGradient(Solver[StochasticProblem, ImplicitState]):
             raise KeyboardInterrupt
         if solution.failed:
             raise StepFailure(solution.result, f"batch {state.count}: {solution.message}")
+        problem.finish(state.count, batch, solution.point)
         new = solution.point.select(state.point.blocks)
         return ImplicitState(state.count + 1, new, norm(subtract(new, state.point)) / tau, tau)
 
