@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,8 +15,10 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
 from torchlift.data import Batches
-from torchlift.objective import Objective, TrainingBatches, TrainingProblem
+from torchlift.objective import Objective, TrainingBatches, TrainingProblem, back_propagate
+from torchlift.objective.centring import Mean, centre
 from torchlift.objective.problem import NetworkParameters
+from torchlift.operators import Context
 from torchlift.solvers import Solver, state_from_parts, state_to_parts
 from torchlift.solvers.state import Number
 
@@ -24,6 +26,8 @@ Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
 
 Parts = tuple[dict[str, Tensor], dict[str, Number]]
+
+_KEPT = "problem."
 
 
 class Method(ABC):
@@ -56,6 +60,10 @@ class Method(ABC):
 
     def objective_value(self) -> tuple[float, float | None] | None:
         """The lifted objective and the mean gap ‖z − σ(W u + b)‖, where z persist."""
+        return None
+
+    def mean_loss(self) -> float | None:
+        """The mean loss of the published network over all samples, where the steps do not tell it."""
         return None
 
 
@@ -95,10 +103,17 @@ class SolverMethod(Method):
         self._network.load(getattr(self.state, "answer", self.state.point)["parameters"])
 
     def parts(self) -> Parts:
-        return state_to_parts(self.state)
+        tensors, numbers = state_to_parts(self.state)
+        kept = self.problem.parts() if isinstance(self.problem, TrainingBatches) else {}
+        return tensors | {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}, numbers
 
     def restore(self, parts: Parts) -> None:
-        self.state = state_from_parts(self.state, *parts)
+        tensors, numbers = parts
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_KEPT)}
+        self.state = state_from_parts(self.state, own, numbers)
+        if isinstance(self.problem, TrainingBatches):
+            kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
+            self.problem.restore(kept)
 
     def objective_value(self) -> tuple[float, float | None] | None:
         if not isinstance(self.problem, TrainingProblem):
@@ -106,6 +121,14 @@ class SolverMethod(Method):
         problem = self.problem
         report = problem.objective.report(problem.y, problem.x, problem.states(self.state.point), problem.context)
         return report.total, sum(report.gaps) / len(report.gaps) if report.gaps else None
+
+    @torch.no_grad()
+    def mean_loss(self) -> float | None:
+        problem = self.problem
+        if isinstance(problem, TrainingBatches):
+            return None if hasattr(self.state, "loss") else problem.value(self.state.point)
+        output = problem.objective.network(problem.y, problem.context)
+        return float(problem.objective.loss.value(output, problem.x).mean())
 
 
 @dataclass(frozen=True)
@@ -115,10 +138,12 @@ class TorchOptimiser:
     Arguments:
         factory: makes it from the parameters: a class, or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9).
         anneal: multiply its learning rates by a factor that falls from 1 to 0 over the budget.
+        centring: eliminate the biases of dense layers, as `RelativeStep` does.
     """
 
     factory: Callable[..., torch.optim.Optimizer]
     anneal: Literal["cosine", "linear"] | None = None
+    centring: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.factory):
@@ -126,6 +151,8 @@ class TorchOptimiser:
             invalid_type("TorchOptimiser factory", "a function of the parameters", self.factory, hint)
         if self.anneal not in ("cosine", "linear", None):
             invalid_value("TorchOptimiser anneal", "'cosine', 'linear' or None", repr(self.anneal))
+        if not isinstance(self.centring, bool):
+            invalid_type("TorchOptimiser centring", "True or False", self.centring)
 
 
 class TorchMethod(Method):
@@ -139,7 +166,7 @@ class TorchMethod(Method):
 
     def __init__(self, setting: TorchOptimiser, objective: Objective, batches: Batches, budget: Budget) -> None:
         self.network, self.loss = objective.network, objective.loss
-        self.batches, self.budget, self.anneal = batches, budget, setting.anneal
+        self.batches, self.budget, self.anneal, self.centring = batches, budget, setting.anneal, setting.centring
         trainable = [p for p in self.network.parameters() if p.requires_grad]
         self.optimiser = setting.factory(trainable)
         if not isinstance(self.optimiser, torch.optim.Optimizer):
@@ -155,29 +182,52 @@ class TorchMethod(Method):
     def learning_rate(self) -> float | None:
         return float(self.optimiser.param_groups[0]["lr"])
 
+    @torch.enable_grad()
     def step(self) -> float:
         y, x, context = self.batches.batch(self.count)
         factor = self._factor(self.budget(self.count))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        value = 0.0
+        values: list[float] = []  # some optimisers ask more than once
+        shifts: list[tuple[Mean, Tensor]] = []
 
         def closure() -> Any:
-            nonlocal value
-            self.optimiser.zero_grad()
-            output = self.network(y, context)
-            self.loss.check(tuple(output.shape), x, values=False)
-            seen = output.detach()
-            output.backward(self.loss.grad(seen, x) / len(y))
-            loss = self.loss.value(seen, x).sum() / len(y)
-            value = float(loss)
-            if not math.isfinite(value):
-                raise StepFailure(Result.NOT_FINITE, f"the loss is {value}")
+            loss, found = self._back_propagate(y, x, context)
+            shifts.extend(found if not values else ())  # later calls come from within a step
+            values.append(float(loss))
+            if not math.isfinite(values[0]):  # a line search may well try points where it is not
+                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}")
             return loss
 
         self.optimiser.step(closure)
+        self._uncentre(shifts)
         self._count += 1
-        return value
+        return values[0]
+
+    def _back_propagate(self, y: Tensor, x: Tensor, context: Context) -> tuple[Tensor, list[tuple[Mean, Tensor]]]:
+        """Fill `.grad`; returns the mean loss, and W ū of every centred layer."""
+        self.optimiser.zero_grad()
+        if self.centring:
+            sweep = back_propagate(self.network, self.loss, y, x, context)
+            means = centre(sweep)
+            for name, gradient in sweep.gradients.items():
+                self.network.get_parameter(name).grad = gradient
+            return sweep.loss, [(mean, self._pulled(mean)) for mean in means]
+        output = self.network(y, context)
+        self.loss.check(tuple(output.shape), x, values=False)
+        seen = output.detach()
+        output.backward(self.loss.grad(seen, x) / len(y))
+        return self.loss.value(seen, x).sum() / len(y), []
+
+    def _pulled(self, mean: Mean) -> Tensor:
+        """W ū."""
+        return self.network.get_parameter(mean.weight_name).detach()[mean.layer] @ mean.inputs
+
+    @torch.no_grad()
+    def _uncentre(self, shifts: Sequence[tuple[Mean, Tensor]]) -> None:
+        """b −= ΔW ū: the optimiser has moved c = b + W ū by what it believed to be a step of b."""
+        for mean, before in shifts:
+            self.network.get_parameter(mean.bias_name)[mean.layer].sub_(self._pulled(mean) - before)
 
     def publish(self) -> None:
         """The network holds them already."""
@@ -189,37 +239,52 @@ class TorchMethod(Method):
             tensors[f"network.{name}"] = parameter.detach()
         for index, memory in self.optimiser.state_dict()["state"].items():
             for key, value in memory.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimiser.{index}.{key}"] = value
-                elif value is None or isinstance(value, bool | int | float):
-                    numbers[f"optimiser.{index}.{key}"] = value
+                path = f"optimiser.{index}.{key}"
+                if isinstance(value, list):  # L-BFGS has some
+                    numbers[f"{path}.length"] = len(value)
+                    for position, entry in enumerate(value):
+                        self._keep(f"{path}.{position}", entry, tensors, numbers)
                 else:
-                    kind, name = type(value).__name__, type(self.optimiser).__name__
-                    hint = "Train without a folder, or choose another optimiser."
-                    invalid_value(
-                        f"checkpoint of {name}", "a state of tensors and numbers", f"a {kind} in {key!r}", hint
-                    )
+                    self._keep(path, value, tensors, numbers)
         return tensors, numbers
 
     def restore(self, parts: Parts) -> None:
         tensors, numbers = parts
-        named = dict(self.network.named_parameters())
+        mine = {path: tensor for path, tensor in tensors.items() if path.startswith("network.")}
+        load_parameters(self.network, {path.removeprefix("network."): tensor for path, tensor in mine.items()})
         memory: dict[int, dict[str, Any]] = {}
-        with torch.no_grad():
-            for path, value in (*tensors.items(), *numbers.items()):
-                if path.startswith("network."):
-                    named[path.removeprefix("network.")].copy_(torch.as_tensor(value))
-                elif path.startswith("optimiser."):
-                    _, index, key = path.split(".", 2)
-                    memory.setdefault(int(index), {})[key] = value
+        for path, value in (*tensors.items(), *numbers.items()):
+            if path.startswith("optimiser."):
+                _, index, key, *position = path.split(".")
+                entries = memory.setdefault(int(index), {})
+                if position:
+                    entries.setdefault(key, {})[position[0]] = value
+                else:
+                    entries[key] = value
+        state = {index: {key: _listed(value) for key, value in entries.items()} for index, entries in memory.items()}
         groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": memory, "param_groups": groups})
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
         self._count = int(numbers["count"] or 0)
+
+    def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
+        if isinstance(value, Tensor):
+            tensors[path] = value
+        elif value is None or isinstance(value, bool | int | float):
+            numbers[path] = value
+        else:
+            name, hint = type(self.optimiser).__name__, "Train without a folder, or choose another optimiser."
+            got = f"a {type(value).__name__} in {path!r}"
+            invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
 
     def _factor(self, share: float) -> float:
         if self.anneal is None:
             return 1.0
         return share if self.anneal == "linear" else 0.5 * (1 - math.cos(math.pi * share))
+
+
+def _listed(value: Any) -> Any:
+    """A list from its length and its entries by position; anything else as it is."""
+    return [value[str(i)] for i in range(value["length"])] if isinstance(value, dict) else value
 
 
 def parameters_of(network: nn.Module) -> dict[str, Tensor]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,18 +16,23 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batches
 from torchlift.liftings import Bregman, Lifting
 from torchlift.losses import Loss
-from torchlift.networks import Network
+from torchlift.networks import Chain, Network
 from torchlift.objective import Objective, SweepDescent, TrainingBatches, TrainingProblem
 from torchlift.objective.problem import Split
+from torchlift.objective.store import StateStore, check_state_dtype
 from torchlift.solvers import (
+    ADMM,
+    PDHG,
     Backtracking,
     BlockCoordinateDescent,
+    GaussNewton,
     ImplicitStochasticGradient,
     LinearisedBCD,
     ProximalGradient,
     Solver,
 )
 from torchlift.training.methods import Budget, Method, SolverMethod, TorchMethod, TorchOptimiser
+from torchlift.training.weights import WAYS
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -52,6 +59,8 @@ class Phase:
         states: where lifted variables start: "forward", "input" or "random"; "warm" keeps those of
             the epoch before and begins with a forward pass.
         name: in records and progress bars.
+        state_dtype: dtype in which "warm" lifted variables are kept, such as torch.bfloat16.
+        state_storage: where they are kept: "memory", or a folder for a memory-mapped file.
     """
 
     lifting: Lifting | None = None
@@ -63,16 +72,13 @@ class Phase:
     weights: str | None = None
     states: str = "forward"
     name: str | None = None
+    state_dtype: torch.dtype | None = None
+    state_storage: str | Path = "memory"
 
     def __post_init__(self) -> None:
         if self.lifting is not None and not isinstance(self.lifting, Lifting):
             invalid_type("train lifting", "a lifting such as Bregman()", self.lifting)
-        if (
-            self.solver is not None
-            and not isinstance(self.solver, Solver | TorchOptimiser)
-            and not callable(self.solver)
-        ):
-            invalid_type("train solver", "a solver, or a torch optimiser", self.solver, "Try SweepDescent().")
+        _check_solver(self.solver)
         if isinstance(self.batch_size, str):
             if self.batch_size != "full":
                 invalid_value("train batch_size", "a whole number or 'full'", repr(self.batch_size))
@@ -85,8 +91,13 @@ class Phase:
                 check_size(f"train {name}", getattr(self, name))
         if self.time_limit is not None:
             check_positive("train time_limit", self.time_limit)
-        if self.states not in STATES:
-            invalid_value("train states", f"one of {', '.join(STATES)}", repr(self.states))
+        _check_name("states", self.states, STATES)
+        if self.weights is not None:
+            _check_name("weights", self.weights, ("keep", *WAYS))
+        if self.state_dtype is not None:
+            check_state_dtype("train state_dtype", self.state_dtype)
+        if not isinstance(self.state_storage, str | Path):
+            invalid_type("train state_storage", "'memory' or a folder", self.state_storage)
 
     @property
     def title(self) -> str:
@@ -114,6 +125,13 @@ class Phase:
         lifting = Bregman() if self.lifting is None else self.lifting
         return Objective(network, lifting, loss, state_dtype=state_dtype)
 
+    def check(self, network: Network, loss: Loss) -> None:
+        """Refuse what cannot be done with this network and loss, before anything is."""
+        if self.weights not in (None, "keep") and not isinstance(network, Chain):
+            hint = "LISTA and PrimalDual start at their own algorithms: leave `weights` out."
+            invalid_value(f"train weights={self.weights!r}", "a chain of layers", type(network).__name__, hint)
+        self.resolved_solver(self.objective(network, loss))
+
     def method(self, objective: Objective, batches: Batches, budget: Budget, seed: int) -> Method:
         """The solver, put to work on the data."""
         solver = self.resolved_solver(objective)
@@ -126,26 +144,62 @@ class Phase:
             generator = torch.Generator().manual_seed(seed)
             how = "forward" if self.states == "warm" else self.states
             return SolverMethod(solver, problem, problem.start(how, generator))
-        parts = TrainingBatches(objective, batches, split=split, start=self.states, budget=budget)
+        store = self.store(objective, batches) if self.states == "warm" else None
+        start = "forward" if self.states == "warm" else self.states
+        parts = TrainingBatches(objective, batches, split=split, start=start, budget=budget, store=store)
+        if isinstance(solver, SweepDescent):
+            solver = replace(solver, reuse=True)  # nobody looks at an older state
         return SolverMethod(solver, parts, parts.start())
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a memory-mapped file for the lifted variables goes."""
+        return None if self.state_storage == "memory" else Path(self.state_storage)
+
+    def store(self, objective: Objective, batches: Batches) -> StateStore:
+        """Room for the lifted variables of all samples."""
+        activations = objective.network.operators().activations
+        like = batches.example().y
+        return StateStore(
+            objective.layout, activations, batches.samples, like, dtype=self.state_dtype, folder=self.folder
+        )
 
     def resolved_solver(self, objective: Objective) -> Solver[Any, Any] | TorchOptimiser:
         """The solver that is meant: lifted gradients by sweeps, exact or linearised descent, or a torch optimiser."""
-        solver = self.solver
+        solver = self._solver(objective)
+        if self.states != "forward" and isinstance(solver, SweepDescent | TorchOptimiser):
+            expected, hint = "a solver of lifted variables", "Try LinearisedBCD(), or states='forward'."
+            invalid_value(f"train states={self.states!r}", expected, solver_name(solver), hint)
+        if self.state_dtype is not None or self.folder is not None:
+            name = "state_dtype" if self.state_dtype is not None else "state_storage"
+            expected, hint = "lifted variables kept between batches", "Use states='warm' and a batch_size."
+            if self.states != "warm":
+                invalid_value(f"train {name}", expected, f"states={self.states!r}", hint)
+            if not isinstance(solver, ImplicitStochasticGradient):
+                invalid_value(f"train {name}", expected, "the full batch, which is at work all the time", hint)
+        return solver
+
+    def _solver(self, objective: Objective) -> Solver[Any, Any] | TorchOptimiser:
+        solver, lifting = self.solver, objective.lifting
+        gradients = lifting.hard or lifting.contrastive  # lifted variables that no solver sees
         if solver is None:
-            sweeps = self.lifting is None or objective.lifting.hard
-            linearised = LinearisedBCD(ProximalGradient(Backtracking()))
-            return SweepDescent() if sweeps and not self.full else self._implicit(linearised)
+            sweeps = self.lifting is None and self.states == "forward" and not self.full
+            if sweeps or gradients:
+                return SweepDescent()
+            return self._implicit(LinearisedBCD(ProximalGradient(Backtracking())))
         if isinstance(solver, Solver):
-            if objective.lifting.hard and not isinstance(solver, SweepDescent):
-                hint = "Use SweepDescent(), or a torch optimiser such as torch.optim.Adam."
-                invalid_value(
-                    "train solver with Conventional()", "one without lifted variables", solver_name(solver), hint
-                )
+            if gradients and not isinstance(solver, SweepDescent):
+                hint = "Use SweepDescent()" + (", or a torch optimiser such as torch.optim.Adam." * lifting.hard or ".")
+                where = f"train solver with {type(lifting).__name__}"
+                invalid_value(where, "one without lifted variables", solver_name(solver), hint)
+            if isinstance(solver, SweepDescent) and self.lifting is not None and not gradients:
+                hint = "Leave the lifting out, or use LinearisedBCD() with it."
+                invalid_value("train lifting with SweepDescent", "none", type(lifting).__name__, hint)
             return self._implicit(solver)
-        if not objective.lifting.hard:
+        if not lifting.hard:
             hint = "Use lifting=Conventional(), or lifted_gradients in a loop of your own."
-            invalid_value("train with a torch optimiser", "back-propagation", type(objective.lifting).__name__, hint)
+            got = "no lifting" if self.lifting is None else type(lifting).__name__
+            invalid_value("train with a torch optimiser", "back-propagation", got, hint)
         return solver if isinstance(solver, TorchOptimiser) else TorchOptimiser(solver)
 
     def _implicit(self, solver: Solver[Any, Any]) -> Solver[Any, Any]:
@@ -153,6 +207,30 @@ class Phase:
         if self.full or isinstance(solver, SweepDescent | ImplicitStochasticGradient):
             return solver
         return ImplicitStochasticGradient(inner=solver, inner_steps=1)
+
+
+def _check_solver(solver: object) -> None:
+    """A solver of training problems, or what makes a torch optimiser."""
+    inner = solver.inner if isinstance(solver, ImplicitStochasticGradient) else solver
+    if isinstance(inner, PDHG | ADMM | GaussNewton):
+        wanted = "sums of residuals" if isinstance(inner, GaussNewton) else "saddle problems"
+        hint = "Try LinearisedBCD(), BlockCoordinateDescent() or SweepDescent()."
+        invalid_value("train solver", "one for training problems", f"{solver_name(inner)}, for {wanted}", hint)
+    if solver is None or isinstance(solver, Solver | TorchOptimiser):
+        return
+    expected = "a solver, or a torch optimiser by its class or a partial"
+    if isinstance(solver, type) and issubclass(solver, Solver):
+        invalid_value("train solver", expected, f"the class {solver.__name__}", f"Try {solver.__name__}().")
+    if not callable(solver):
+        hint = f"Try torch.optim.{type(solver).__name__}." if isinstance(solver, torch.optim.Optimizer) else ""
+        invalid_type("train solver", expected, solver, hint or "Try SweepDescent().")
+
+
+def _check_name(what: str, name: object, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        invalid_value(f"train {what}", f"one of {', '.join(map(repr, known))}", repr(name), hint)
 
 
 def solver_name(solver: Any) -> str:

@@ -17,7 +17,8 @@ class Training:
     """A trained network, and how it came about.
 
     Arguments:
-        network: with the best parameters seen on the validation data, or the last ones without such data.
+        network: with the best parameters seen on the validation data, or the last ones without such data; after a
+            failure those of the last evaluation that gave finite losses.
         history: one row per evaluation; see `History`.
         result: why training stopped.
         message: the same as a sentence.

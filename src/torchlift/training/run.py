@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torchlift.checkpoint import Checkpoint, Checkpoints
+from torchlift.checkpoint.folders import writing
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.losses import Loss
@@ -34,7 +35,8 @@ class Settings:
     """What all phases share.
 
     Arguments:
-        loss, metrics: the first metric beside the loss is monitored.
+        loss, metrics: what is evaluated.
+        monitor: the metric that chooses the best parameters.
         validation: data for evaluations; without it the training data's own loss is recorded.
         evaluate_every: steps between evaluations; an epoch by default.
         patience: evaluations without improvement after which training has converged; None for never.
@@ -46,6 +48,7 @@ class Settings:
 
     loss: Loss
     metrics: tuple[Metric, ...]
+    monitor: Metric
     validation: Batches | None
     evaluate_every: int | None
     patience: int | None
@@ -57,13 +60,28 @@ class Settings:
 
 @dataclass
 class Place:
-    """Where a run stands: what a checkpoint keeps beside tensors."""
+    """Where a run stands: what a checkpoint keeps beside tensors.
+
+    Arguments:
+        phase: the current one, from 0.
+        ended: the code of why that phase has ended; None while it goes on.
+        steps, seconds: in all phases.
+        phase_seconds: in this phase.
+        rows: of the history.
+        losses, counted: sum and number of the losses of steps since the last evaluation.
+        stale: evaluations since the last improvement.
+        previous: the loss that was watched at the last evaluation.
+        best: the best value of the monitored metric.
+    """
 
     phase: int = 0
+    ended: str | None = None
     steps: int = 0
     seconds: float = 0.0
     phase_seconds: float = 0.0
     rows: int = 0
+    losses: float = 0.0
+    counted: int = 0
     stale: int = 0
     previous: float = math.nan
     best: dict[str, Any] = field(default_factory=dict)
@@ -95,6 +113,7 @@ class Run:
         self.clock = clock
         self.place = Place()
         self.best: dict[str, Tensor] = {}
+        self._good = self._latest = parameters_of(network)  # to return after a failure; to follow them if all is well
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
 
@@ -108,15 +127,16 @@ class Run:
     def run(self) -> tuple[Result, str]:
         """All phases that are left; returns why it ended."""
         result, detail = Result.MAX_STEPS, "after all steps"
-        with _graceful(self._ask_to_stop):
+        with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.settings.seed)
             while self.place.phase < len(self.phases):
                 result, detail = self._phase(*self.phases[self.place.phase])
                 if result in (Result.INTERRUPTED, Result.STOPPED) or result.failed:
                     break
-                self.place.phase += 1
+                self.place.phase, self.place.ended = self.place.phase + 1, None
                 self.place.phase_seconds, self.place.stale, self.place.previous = 0.0, 0, math.nan
-        if self.best:
-            load_parameters(self.network, self.best)
+        if self.best or result.failed:
+            load_parameters(self.network, self.best or self._good)
         return result, detail
 
     def _phase(
@@ -139,36 +159,48 @@ class Run:
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
+        if method.count == total and place.ended is None:  # stopped after its last step
+            place.ended = Result.MAX_STEPS.code
         every = self.settings.evaluate_every or per_epoch
         first = place.steps - method.count
-        losses: list[float] = []
         self.progress.start(phase.title, total, phase.time_limit)
-        while total is None or method.count < total:
+        while place.ended is None:
             try:
-                losses.append(method.step())
+                loss = method.step()
             except StepFailure as failure:
                 return failure.result, f"in step {place.steps + 1} of phase {phase.title!r}: {failure.detail}"
             place.steps = first + method.count
             place.phase_seconds = self.clock() - begin
             place.seconds = earlier + place.phase_seconds
-            out_of_time = phase.time_limit is not None and place.phase_seconds >= phase.time_limit
-            last = method.count == total or out_of_time or self._stop_asked
-            samples = place.steps * batches.batch_size
-            self.progress.update(method.count, samples=samples, loss=losses[-1])
-            verdict: Result | None = None
-            if last or method.count % every == 0:
-                verdict = self._evaluate(phase, method, losses, method.count / per_epoch)
-                losses = []
-            if self._stop_asked:
-                verdict = Result.INTERRUPTED
-            elif verdict is None and out_of_time:
+            self._count(loss)
+            known = None if math.isnan(loss) else loss
+            self.progress.update(method.count, samples=method.count * batches.batch_size, loss=known)
+            verdict = None
+            if method.count == total:
+                verdict = Result.MAX_STEPS
+            elif phase.time_limit is not None and place.phase_seconds >= phase.time_limit:
                 verdict = Result.TIME_LIMIT
-            if verdict is not None or last or self.clock() - saved >= self.settings.checkpoint_every:
+            if verdict is not None or method.count % every == 0:
+                verdict = self._evaluate(phase, method, method.count / per_epoch) or verdict
+            if verdict is None and self._stop_asked:
+                method.publish()
+                verdict = Result.INTERRUPTED
+            if verdict is not None and verdict.failed:
+                return verdict, f"after step {place.steps}"  # the last checkpoint is a better one
+            if verdict in (Result.CONVERGED, Result.MAX_STEPS, Result.TIME_LIMIT):
+                place.ended = verdict.code
+            if verdict is not None or self.clock() - saved >= self.settings.checkpoint_every:
                 self._save(method)
                 saved = self.clock()
-            if verdict is not None:
+            if verdict in (Result.INTERRUPTED, Result.STOPPED):
                 return verdict, f"after step {place.steps}"
-        return Result.MAX_STEPS, f"after step {place.steps}"
+        return Result[place.ended.upper()], f"after step {place.steps}"
+
+    def _count(self, loss: float) -> None:
+        """A loss that was found on the way, for the next row."""
+        if math.isfinite(loss):
+            self.place.losses += loss
+            self.place.counted += 1
 
     def _restore(self, method: Method) -> None:
         """What the method remembers, where the checkpoint is one of this phase."""
@@ -178,21 +210,21 @@ class Run:
         method.restore((_named(checkpoint.tensors, "method."), checkpoint.record["numbers"]))
         torch.set_rng_state(checkpoint.tensors["random"])
 
-    def _evaluate(self, phase: Phase, method: Method, losses: list[float], epoch: float) -> Result | None:
+    def _evaluate(self, phase: Phase, method: Method, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
         place, settings = self.place, self.settings
         method.publish()
-        lifted = method.objective_value()
-        known = [loss for loss in losses if math.isfinite(loss)]
+        mean_loss, lifted = method.mean_loss(), method.objective_value()
         row = {
             "kind": "train", "phase": phase.title, "epoch": epoch, "step": place.steps, "seconds": place.seconds,
-            "loss": sum(known) / len(known) if known else None,
+            "loss": place.losses / place.counted if place.counted else mean_loss,
             "objective": None if lifted is None else lifted[0],
             "gap": None if lifted is None else lifted[1],
             "learning_rate": method.learning_rate,
         }  # fmt: skip
+        place.losses, place.counted = 0.0, 0
         self._note(row)
-        watched = row["objective"] if row["loss"] is None else row["loss"]
+        watched = row["loss"] if lifted is None else lifted[0]
         shown = {"objective": row["objective"], "gap": row["gap"]}
         stop = settings.callback is not None and bool(settings.callback(row))
         if settings.validation is not None:
@@ -204,21 +236,39 @@ class Run:
             shown |= {metric.name: found[metric.name] for metric in settings.metrics if metric.name != "loss"}
             stop = stop or (settings.callback is not None and bool(settings.callback(row)))
         self.progress.update(method.count, **shown)
-        if watched is not None and not math.isfinite(watched):
+        if not self._still_finite(watched):
             return Result.NOT_FINITE
         if stop:
             return Result.STOPPED
         return Result.CONVERGED if self._settled(watched) else None
 
+    def _still_finite(self, watched: float | None) -> bool:
+        """Whether the loss and all parameters are; then some are kept for bad times.
+
+        Losses found on the way are those before each step: without validation data they vouch for the parameters of
+        the evaluation before.
+        """
+        now = parameters_of(self.network)
+        if not (watched is None or math.isfinite(watched)) or not all(bool(p.isfinite().all()) for p in now.values()):
+            return False
+        self._good = self._latest if self.settings.validation is None else now
+        self._latest = now
+        return True
+
     def _note(self, row: dict[str, Any]) -> None:
-        self.history.append(row)
+        with self._writing():
+            self.history.append(row)
         self.place.rows = len(self.history)
         if self.writer is not None:
             self.writer.write(self.history[-1])
 
+    def _writing(self) -> AbstractContextManager[None]:
+        """A full disk is reported with the name of the history's file."""
+        return nullcontext() if self.history.path is None else writing(self.history.path)
+
     def _compare(self, found: Mapping[str, float]) -> None:
         """Keep the parameters if they are the best so far."""
-        metric = self.settings.metrics[-1] if len(self.settings.metrics) == 1 else self.settings.metrics[1]
+        metric = self.settings.monitor
         value, before = found[metric.name], self.place.best.get("value", math.nan)
         better = value > before if metric.larger_is_better else value < before
         if better or (math.isnan(before) and math.isfinite(value)):
@@ -241,7 +291,8 @@ class Run:
     def _save(self, method: Method) -> None:
         if self.checkpoints is None:
             return
-        self.history.sync()
+        with self._writing():
+            self.history.sync()
         tensors, numbers = method.parts()
         everything = {f"method.{name}": tensor for name, tensor in tensors.items()}
         everything |= {f"best.{name}": tensor for name, tensor in self.best.items()}
@@ -262,10 +313,10 @@ def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 @contextmanager
 def _graceful(ask: Callable[[], None]) -> Iterator[None]:
     """The first Ctrl-C asks to stop after the current step, a second one interrupts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # nobody else may set handlers, and one that is not Python's cannot be given back
+        return
 
     def handler(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,23 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
-from torchlift.checkpoint import Checkpoints
+from torchlift.checkpoint import Checkpoint, Checkpoints
+from torchlift.checkpoint.folders import writing
 from torchlift.core.checks import check_number, check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches
 from torchlift.liftings import Lifting
 from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain, Network, lift
 from torchlift.solvers import Solver
+from torchlift.training.balance import SAMPLES, asleep
+from torchlift.training.checked import CheckedBatches, check_fit
+from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
+from torchlift.training.memory import check_memory
 from torchlift.training.methods import Budget, Method, TorchOptimiser
 from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.phase import Phase, default_batch_size
@@ -30,6 +36,8 @@ from torchlift.training.result import Training
 from torchlift.training.run import Callback, Run, Settings
 from torchlift.training.tensorboard import TensorBoardWriter
 from torchlift.training.weights import initialise_weights
+
+HISTORY = "history.jsonl"
 
 
 def train(
@@ -46,7 +54,10 @@ def train(
     time_limit: float | None = None,
     weights: str | None = None,
     states: str = "forward",
+    state_dtype: torch.dtype | None = None,
+    state_storage: str | Path = "memory",
     phases: Sequence[Phase] | None = None,
+    memory_limit: float | None = None,
     seed: int = 0,
     metrics: Sequence[str | Metric | Callable] | str | None = None,
     evaluate_every: int | None = None,
@@ -85,7 +96,10 @@ def train(
         weights: a way of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
             layers that hardly vary with the input are woken by "balanced".
         states: where lifted variables start: "forward", "input", "random", or "warm" from the epoch before.
+        state_dtype: dtype in which "warm" ones are kept, such as torch.bfloat16; computations keep that of the network.
+        state_storage: where they are kept: "memory", or a folder for a memory-mapped file that may be larger than it.
         phases: several stretches one after another; the settings above are their defaults.
+        memory_limit: bytes that everything may take; by default what the machine has left. See `plan_memory`.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
         evaluate_every: steps between evaluations; an epoch by default.
@@ -107,38 +121,39 @@ def train(
         >>> result.history[-1]["loss"] < 0.05
         True
     """
-    chosen = lift(network) if isinstance(network, nn.Sequential) and not isinstance(network, Network) else network
-    if not isinstance(chosen, Network):
-        invalid_type("train network", "a Network or an nn.Sequential", network)
-    if not any(parameter.requires_grad for parameter in chosen.parameters()):
-        invalid_value("train network", "parameters to train", "none that require gradients")
     check_size("train seed", seed, minimum=0)
+    chosen = _network(network, data, seed)
     default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, states)
+    default = replace(default, state_dtype=state_dtype, state_storage=state_storage)
     stretches = _phases(phases, default)
-    batches = [_batches(data, phase, seed, chosen, "data") for phase in stretches]
+    batches = [_batches(data, phase, seed, chosen) for phase in stretches]
     held_out = None if validation is None else _held_out(validation, chosen, seed)
     loss = _loss(loss, batches[0])
-    _check_targets(chosen, loss, [("data", batches[0]), *([] if held_out is None else [("validation", held_out)])])
+    batches = [_checked("data", chosen, loss, each) for each in batches]
+    held_out = None if held_out is None else _checked("validation", chosen, loss, held_out)
+    for phase in stretches:
+        phase.check(chosen, loss)
+    measures = _metrics(chosen, metrics, loss, held_out or batches[0])
     settings = Settings(
-        loss, _metrics(chosen, metrics, loss, held_out or batches[0]), held_out,
+        loss, measures, _monitor(metrics, measures), held_out,
         None if evaluate_every is None else check_size("train evaluate_every", evaluate_every),
         None if patience is None else check_size("train patience", patience),
-        None if tolerance is None else check_number("train tolerance", tolerance),
-        check_number("train checkpoint_every", checkpoint_every), seed, callback,
+        None if tolerance is None else _not_negative("train tolerance", tolerance),
+        _not_negative("train checkpoint_every", checkpoint_every), seed, callback,
     )  # fmt: skip
     if patience is not None and held_out is None:
         invalid_value("train patience", "validation data to watch", "none", "Give validation=(y, x), or a tolerance.")
-    configuration = _configuration(chosen, stretches, batches, loss, seed)
+    for name, wanted in (("tensorboard", tensorboard), ("resume", resume)):
+        if wanted and folder is None:
+            invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
+    check_memory(chosen, list(zip(stretches, batches, strict=True)), loss, validation=held_out, limit=memory_limit)
+    settled = configuration(chosen, stretches, batches, settings)
     place = None if folder is None else Path(folder)
     checkpoints = None if place is None else Checkpoints(place / "checkpoints", keep=keep)
-    if checkpoints is not None:
-        checkpoints.claim()
-    if tensorboard and place is None:
-        invalid_value("train tensorboard", "a folder for its events", "none", "Give folder='runs/name'.")
-    found = checkpoints.load() if checkpoints is not None and resume and checkpoints.steps() else None
-    if found is not None:
-        _check_same(found.record["configuration"], configuration, place)
-    history = _history(place, None if found is None else int(found.record["place"]["rows"]))
+    found = None if checkpoints is None or place is None else _found(checkpoints, place, resume)
+    if found is not None and place is not None:
+        check_same(found.record["configuration"], settled, place)
+    history = _history(place, 0 if found is None else int(found.record["place"]["rows"]))
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
     work = [
         (phase, each, partial(_method, chosen, phase, each, loss, seed, i == begun))
@@ -149,7 +164,7 @@ def train(
     with Progress(quiet=not progress) as bar:
         for sentence in () if found is None else found.skipped:
             bar.message(sentence)
-        run = Run(chosen, work, settings, history, checkpoints, configuration, bar, writer)
+        run = Run(chosen, work, settings, history, checkpoints, settled, bar, writer)
         if found is not None:
             run.resume(found)
         try:
@@ -157,8 +172,8 @@ def train(
         finally:
             if writer is not None:
                 writer.close()
-    message = _message(result, detail, run, place)
-    return Training(chosen, history, result, message, run.place.best, run.place.steps, run.place.seconds, place)
+    said = _message(result, detail, run, place, () if found is None else found.skipped)
+    return Training(chosen, history, result, said, run.place.best, run.place.steps, run.place.seconds, place)
 
 
 def _phases(phases: Sequence[Phase] | None, default: Phase) -> list[Phase]:
@@ -168,23 +183,42 @@ def _phases(phases: Sequence[Phase] | None, default: Phase) -> list[Phase]:
         invalid_type("train phases", "a sequence of Phase", phases)
     if not phases:
         invalid_value("train phases", "at least one Phase", "none")
+    return [_filled(phase, default) for phase in phases]
+
+
+def _filled(phase: Phase, default: Phase) -> Phase:
+    """The phase, with defaults for what it leaves open; steps and epochs are two ways to say one thing."""
     blank = Phase()
-    shared = {name: value for name, value in vars(default).items() if value != getattr(blank, name)}
-    return [
-        replace(
-            phase, **{name: value for name, value in shared.items() if getattr(phase, name) == getattr(blank, name)}
-        )
-        for phase in phases
-    ]
+    own = {name for name, value in vars(phase).items() if value != getattr(blank, name)}
+    own |= {"epochs", "steps"} if own & {"epochs", "steps"} else set()
+    return replace(phase, **{name: value for name, value in vars(default).items() if name not in own})
 
 
-def _batches(data: Data, phase: Phase, seed: int, network: Network, where: str) -> Batches:
-    size = None if phase.full else phase.batch_size
-    assert not isinstance(size, str)  # "full" is the only word
-    if phase.batch_size is None:
-        whole = as_batches(data, batch_size=None, seed=seed, like=network.like, where=where)
-        size = default_batch_size(whole.samples)
-    return as_batches(data, batch_size=size, seed=seed, like=network.like, where=where)
+def _network(network: Any, data: Data, seed: int) -> Network:
+    """The network, or the lifted form of an nn.Sequential."""
+    chosen = network
+    if isinstance(network, nn.Sequential) and not isinstance(network, Network):
+        chosen = lift(network, tuple(as_batches(data, seed=seed).example().y.shape[1:]))
+    if not isinstance(chosen, Network):
+        invalid_type("train network", "a Network or an nn.Sequential", network)
+    if not any(parameter.requires_grad for parameter in chosen.parameters()):
+        invalid_value("train network", "parameters to train", "none that require gradients")
+    return chosen
+
+
+def _batches(data: Data, phase: Phase, seed: int, network: Network) -> Batches:
+    read = partial(as_batches, data, seed=seed, like=network.like, where="data")
+    size = phase.batch_size
+    if isinstance(data, DataLoader):  # it has a batch size of its own
+        batches = read()
+        if phase.full:
+            return TensorBatches(*next(batches.ordered(batches.samples)), seed=seed, like=network.like)
+        if size not in (None, batches.batch_size):
+            hint = "Leave batch_size out, or give the data set instead of the loader."
+            invalid_value("train batch_size", f"{batches.batch_size}, that of the DataLoader", size, hint)
+        return batches
+    assert not isinstance(size, str) or phase.full  # "full" is the only word
+    return read(batch_size=None if isinstance(size, str) else size or default_batch_size(read().samples))
 
 
 def _held_out(validation: Data, network: Network, seed: int) -> Batches:
@@ -199,23 +233,30 @@ def _loss(loss: Loss | None, batches: Batches) -> Loss:
     return loss
 
 
-@torch.no_grad()
-def _check_targets(network: Network, loss: Loss, sets: Sequence[tuple[str, Batches]]) -> None:
-    """Inputs, targets and network fit, and every label is one, before anything is changed."""
-    for name, batches in sets:
-        y, _, context = batches.example()
-        shape = network(y, context).shape[1:]
-        for part in batches.ordered() if isinstance(batches, TensorBatches) else (batches.example(),):
-            try:
-                loss.check((len(part.y), *shape), part.x)
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"train {name}: {error}") from None
+def _checked(where: str, network: Network, loss: Loss, batches: Batches) -> Batches:
+    """Data that fit the network and the loss: all of it now, or each batch when it is drawn."""
+    if isinstance(batches, TensorBatches):
+        check_fit(f"train {where}", network, loss, batches.all)
+        return batches
+    check_fit(f"train {where}", network, loss, batches.example())
+    return CheckedBatches(batches, network, loss, f"train {where}")
 
 
 @torch.no_grad()
 def _metrics(network: Network, metrics: Any, loss: Loss, batches: Batches) -> tuple[Metric, ...]:
     y, x, context = next(batches.ordered(8))
     return as_metrics(metrics, loss, network(y, context), x)
+
+
+def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
+    """The first one that was asked for; else the first that is not the loss, if any."""
+    first = given if isinstance(given, str) else given[0] if given else None
+    return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
+
+
+def _not_negative(where: str, value: object) -> float:
+    number = check_number(where, value)
+    return number if number >= 0 else invalid_value(where, "a number >= 0", value)
 
 
 def _method(
@@ -228,51 +269,50 @@ def _method(
 
 
 def start_weights(network: Network, phase: Phase, batches: Batches, loss: Loss, seed: int) -> None:
-    """Weights as the phase wants them."""
-    if phase.weights in (None, "keep"):
+    """Weights as the phase wants them; by default as they are, with sleeping layers woken."""
+    if phase.weights == "keep":
         return
-    if not isinstance(network, Chain):
-        hint = "LISTA and PrimalDual start at their own algorithms: leave `weights` out."
-        invalid_value(f"train weights={phase.weights!r}", "a chain of layers", type(network).__name__, hint)
+    if phase.weights is None:
+        _wake(network, phase, batches)
+        return
+    assert isinstance(network, Chain)  # since `Phase.check`
     y, x, _ = next(batches.ordered(batches.samples))
     initialise_weights(network, phase.weights, (y, x), generator=torch.Generator().manual_seed(seed))
 
 
-def _history(folder: Path | None, rows: int | None) -> History:
+def _wake(network: Network, phase: Phase, batches: Batches) -> None:
+    """Balance a chain with layers that hardly vary with the input; back-propagation starts where it is told to."""
+    hard = phase.lifting is not None and phase.lifting.hard
+    frozen = not all(parameter.requires_grad for parameter in network.parameters())
+    if hard or frozen or not isinstance(network, Chain) or batches.samples < 2:
+        return
+    y, _, context = next(batches.ordered(SAMPLES))
+    if asleep(network, y, context):
+        initialise_weights(network, "balanced", y)
+
+
+def _found(checkpoints: Checkpoints, folder: Path, resume: bool) -> Checkpoint | None:
+    """The checkpoint to go on from; None for a new run, which needs a folder without another one's records."""
+    checkpoints.claim()
+    saved = any(checkpoints.folder.glob("step-*"))
+    if resume:
+        return checkpoints.load() if saved else None
+    path = folder / HISTORY
+    if saved or (path.exists() and path.stat().st_size):
+        hint = "Go on with it by resume=True, or choose another folder."
+        raise DataError(message(f"train folder {folder}", "none of another run", "one with records in it", hint))
+    return None
+
+
+def _history(folder: Path | None, rows: int) -> History:
     if folder is None:
         return History()
-    path = folder / "history.jsonl"
-    return History(path) if rows is None else History.resume(path, rows)
+    path = folder / HISTORY
+    with writing(path):
+        return History.resume(path, rows) if rows or path.exists() else History(path)
 
 
-def _configuration(
-    network: Network, phases: Sequence[Phase], batches: Sequence[Batches], loss: Loss, seed: int
-) -> dict[str, Any]:
-    """What must agree for a checkpoint to be continued."""
-    return {
-        "network": type(network).__name__,
-        "parameters": {name: list(p.shape) for name, p in network.named_parameters()},
-        "dtype": str(network.like.dtype) if network.like is not None else None,
-        "loss": repr(loss),
-        "phases": [{name: _text(value) for name, value in vars(phase).items()} for phase in phases],
-        "samples": batches[0].samples,
-        "batch sizes": [each.batch_size for each in batches],
-        "seed": seed,
-    }
-
-
-def _text(value: object) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
-def _check_same(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Path | None) -> None:
-    for name, value in now.items():
-        if saved.get(name) != value:
-            hint = f"Resume with the settings of the first call, or choose another folder than {folder}."
-            invalid_value(f"resumed run: {name}", str(saved.get(name)), str(value), hint)
-
-
-def _message(result: Result, detail: str, run: Run, folder: Path | None) -> str:
+def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped: Sequence[str]) -> str:
     place = run.place
     said = f"{result.value.removesuffix('.')}, {detail} ({place.seconds:.1f} s)."
     if result is Result.MAX_STEPS:
@@ -285,4 +325,4 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None) -> str:
         said += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
     if result is Result.INTERRUPTED and folder is not None:
         said += f" To go on, call train with folder={str(folder)!r} and resume=True."
-    return said
+    return " ".join([said, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])

@@ -1,0 +1,67 @@
+"""Memory that is left."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+
+def available_memory(device: torch.device | str = "cpu") -> int:
+    """Bytes that can still be used: of the machine, or of the container that this process lives in, or of a GPU."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return read_available(Path("/"))
+
+
+def read_available(root: Path) -> int:
+    """Memory that is left according to the files of Linux under `root`, or by what other systems tell."""
+    known = [found for found in (_from_meminfo(root), *_from_groups(root)) if found is not None]
+    if known:
+        return max(min(known), 0)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _from_meminfo(root: Path) -> int | None:
+    """MemAvailable: what can be had without swapping."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _from_groups(root: Path) -> list[int]:
+    """What the limits of control groups leave, of either version; files in the cache can be dropped."""
+    found = []
+    for path, limit, usage, cache in (
+        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        for folder in _group_folders(root, root / path):
+            with suppress(OSError, ValueError):  # no limit, or none that may be read
+                most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, usage))
+                found.append(most - used + _statistic(folder / "memory.stat", cache))
+    return found
+
+
+def _group_folders(root: Path, mount: Path) -> list[Path]:
+    """The mount itself, as containers see their own group, and the group of this process with all above it."""
+    folders = {mount}
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                own = mount / name.lstrip("/")
+                folders |= {own, *(parent for parent in own.parents if mount in parent.parents)}
+    return sorted(folders)
+
+
+def _statistic(file: Path, name: str) -> int:
+    with suppress(OSError, ValueError):
+        pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+        return next((int(pair[1]) for pair in pairs if pair[0] == name), 0)
+    return 0

@@ -1,0 +1,241 @@
+"""How much memory training takes, known before it starts."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_positive
+from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.data import Batches, TensorBatches
+from torchlift.data.drawn import DrawnBatches
+from torchlift.losses import Loss
+from torchlift.networks import Network
+from torchlift.objective.batches import lasting_indices
+from torchlift.objective.store import state_bytes
+from torchlift.operators.context import context_tensors
+from torchlift.solvers import ImplicitStochasticGradient
+from torchlift.training.available import available_memory
+from torchlift.training.checked import CheckedBatches
+from torchlift.training.phase import Phase, default_batch_size
+from torchlift.training.small_run import SmallRun
+
+#: Samples per part of an evaluation.
+EVALUATED = 1000
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes that training has in use at its peak.
+
+    Arguments:
+        parameters: of the network.
+        data: training and validation data.
+        solver: what the solver remembers from step to step: copies of parameters, moments, momentum.
+        lifted: lifted variables in memory: of one batch, or of all samples where they persist.
+        workspace: gradients and intermediate results of a step.
+        best: the copy of the best parameters.
+        mapped: lifted variables in a file, for which memory is only borrowed.
+    """
+
+    parameters: int
+    data: int
+    solver: int
+    lifted: int
+    workspace: int
+    best: int = 0
+    mapped: int = 0
+
+    @property
+    def total(self) -> int:
+        """Everything in memory."""
+        return self.parameters + self.data + self.needed
+
+    @property
+    def needed(self) -> int:
+        """What is not there before training starts."""
+        return self.solver + self.lifted + self.workspace + self.best
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        """What and how many bytes, for a table; parts that are zero are left out."""
+        named = [
+            ("parameters", self.parameters), ("data", self.data), ("solver", self.solver),
+            ("lifted variables", self.lifted), ("workspace", self.workspace), ("best parameters", self.best),
+            ("total", self.total), ("lifted variables on disk", self.mapped),
+        ]  # fmt: skip
+        return [(name, size) for name, size in named if size]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<25}{format_bytes(size):>8}" for name, size in self.rows)
+
+
+def plan_memory(
+    network: Network, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
+) -> MemoryPlan:
+    """The memory of a phase, from a few steps of its own solver on a copy of the network and some 30 samples.
+
+    Every tensor of that small run counts as fixed, or as growing with the
+    batch or its square, so the peak for the true batch is known whatever the
+    solver does. Neither the network nor any random state is changed. What
+    libraries use inside one operation is not seen.
+
+    Args:
+        network, phase, batches, loss, validation: what is to be trained, how, and on which data.
+    """
+    return _plans(network, phase, batches, loss, validation)(batches.batch_size)
+
+
+def check_memory(
+    network: Network,
+    phases: Sequence[tuple[Phase, Batches]],
+    loss: Loss,
+    *,
+    validation: Batches | None = None,
+    limit: float | None = None,
+) -> tuple[MemoryPlan, ...]:
+    """The plans of all phases that come near the limit; refuses those over it, with what would fit instead.
+
+    Args:
+        network, phases, loss, validation: what is to be trained, how, and on which data.
+        limit: bytes that everything together may take; None for what the machine has left.
+    """
+    if limit is not None:
+        check_positive("train memory_limit", limit)
+    found = []
+    for phase, batches in phases:
+        if limit is None and phase.folder is None and _surely_fits(network, phase, batches):
+            continue
+        plans = _plans(network, phase, batches, loss, validation)
+        plan = plans(batches.batch_size)
+        present = plan.total - plan.needed
+        allowed = available_memory(_device(network)) + present if limit is None else int(limit)
+        if plan.total > allowed:
+            others = _alternatives(network, phase, batches, loss, validation, plans)
+            fitting = {words: size for words, size in others if size <= allowed}
+            _refuse(phase, plan, allowed, "available in all" if limit is None else "allowed", fitting)
+        if phase.folder is not None:
+            _check_disk(phase.folder, plan.mapped)
+        found.append(plan)
+    return tuple(found)
+
+
+def _surely_fits(network: Network, phase: Phase, batches: Batches) -> bool:
+    """Whether a hundred copies of all that is held at once would take a tenth of the memory: no need to measure."""
+    like, form = network.like, network.operators()
+    size = 4 if like is None else like.element_size()
+    samples = batches.samples if phase.full or phase.states == "warm" else batches.batch_size
+    widths = sum(map(math.prod, form.W.column_shapes)) + 2 * math.prod(network.out_shape)
+    held = size * (sum(p.numel() for p in network.parameters()) + samples * widths)
+    return 100 * held < 0.1 * available_memory(_device(network))
+
+
+def format_bytes(size: float) -> str:
+    """1.5 GB and the like, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
+
+
+def _plans(
+    network: Network, phase: Phase, batches: Batches, loss: Loss, validation: Batches | None
+) -> Callable[[int], MemoryPlan]:
+    """Batch size ↦ plan."""
+    objective = phase.objective(network, loss)
+    solver = phase.resolved_solver(objective)
+    dtype = batches.example().y.dtype
+    store = 0
+    if phase.states == "warm" and isinstance(solver, ImplicitStochasticGradient):
+        lasting_indices(batches, 0)
+        store = state_bytes(objective.layout, batches.samples, phase.state_dtype or dtype)
+    run = SmallRun(network, replace(phase, solver=solver), batches, loss)
+    parameters = _size(network.parameters())
+    data = _data(batches) + (0 if validation is None else _data(validation))
+
+    def plan(size: int) -> MemoryPlan:
+        kept, peak = run.kept_bytes(size), run.peak_bytes(size)
+        if validation is not None:
+            peak = max(peak, kept + run.forward_bytes(min(EVALUATED, validation.samples)))
+        lifted = 0 if objective.lifting.hard else min(state_bytes(objective.layout, size, dtype), peak)
+        memory = max(kept - lifted, 0) if run.persists else kept
+        return MemoryPlan(
+            parameters=parameters,
+            data=data,
+            solver=memory,
+            lifted=lifted + (store if phase.folder is None else 0),
+            workspace=max(peak - memory - lifted, 0),
+            best=0 if validation is None else parameters,
+            mapped=0 if phase.folder is None else store,
+        )
+
+    return plan
+
+
+def _alternatives(
+    network: Network,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    validation: Batches | None,
+    plans: Callable[[int], MemoryPlan],
+) -> Iterator[tuple[str, int]]:
+    """Other settings, in words, and what they take in all; smaller batches from the largest on."""
+    size = batches.batch_size
+    if phase.full:
+        size = default_batch_size(batches.samples)
+        fewer = replace(phase, batch_size=size)
+        yield f"batch_size={size}", _plans(network, fewer, batches, loss, validation)(size).total
+        return
+    whole = plans(size)
+    if phase.states == "warm" and phase.folder is None:
+        dtype = batches.example().y.dtype
+        store = state_bytes(phase.objective(network, loss).layout, batches.samples, phase.state_dtype or dtype)
+        if phase.state_dtype is None:
+            saved = store - store // dtype.itemsize * torch.bfloat16.itemsize
+            yield "state_dtype=torch.bfloat16", whole.total - saved
+        yield "state_storage='a folder on a disk'", whole.total - store
+        yield "states='forward'", whole.total - store
+    while size > 1:
+        size //= 2
+        yield f"batch_size={size}", plans(size).total
+
+
+def _refuse(phase: Phase, plan: MemoryPlan, allowed: int, which: str, fitting: dict[str, int]) -> None:
+    smaller = [words for words in fitting if words.startswith("batch_size")]
+    ways = [f"{words} ({format_bytes(fitting[words])})" for words in fitting if words not in smaller[1:]]
+    hint = f"These would fit: {', '.join(ways)}." if ways else "Use a smaller network or less data."
+    needs = f"{format_bytes(plan.total)} for phase {phase.title!r}"
+    invalid_value("train memory", f"at most the {format_bytes(allowed)} {which}", needs, f"{hint}\n{plan}")
+
+
+def _check_disk(folder: Path, size: int) -> None:
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if (free := shutil.disk_usage(place).free) < size:
+        hint = "Choose another folder, or keep states as torch.bfloat16."
+        raise DataError(message(str(folder), f"{format_bytes(size)} on the disk", f"{format_bytes(free)} free", hint))
+
+
+def _data(batches: Batches) -> int:
+    """Tensors that the data keeps; of a loader only its batches are known."""
+    y, x, context = batches.example()
+    sample = _size((y, x, *context_tensors(context)))
+    source = batches.batches if isinstance(batches, CheckedBatches) else batches
+    if isinstance(source, DrawnBatches):
+        return 3 * batches.samples * sample  # the first epoch, this one, and the next as it is drawn
+    return sample * (batches.samples if isinstance(source, TensorBatches) else batches.batch_size)
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _device(network: Network) -> torch.device | str:
+    return "cpu" if network.like is None else network.like.device

@@ -1,0 +1,179 @@
+"""A few steps on a few samples, watched: what the memory of a large run depends on."""
+
+from __future__ import annotations
+
+import copy
+import math
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchlift.core.solution import StepFailure
+from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.losses import Loss
+from torchlift.networks import Network
+from torchlift.objective import Objective, TrainingProblem
+from torchlift.operators.context import map_context
+from torchlift.training.methods import SolverMethod
+from torchlift.training.phase import Phase
+
+#: Steps at most: after six an average of `SweepDescent` has memory of its own.
+STEPS = 6
+#: Operations after which no further step is begun: exact solvers repeat themselves for long.
+OPERATIONS = 5000
+#: Samples, whichever divides no size of the network: so sizes that grow with the batch are known by a division.
+PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
+
+Cost = tuple[int, int, int]
+"""Bytes that are fixed, that grow with the batch, and that grow with its square."""
+
+
+class SmallRun:
+    """Costs seen in a few steps on a few samples, with a copy of the network.
+
+    Attributes:
+        samples: how many.
+        features: the largest layer's.
+        steps: what was alive at each moment of the steps.
+        kept: what was alive after them.
+        evaluation: what was alive beside that at each moment of a forward pass.
+        persists: whether lifted variables are among what is kept.
+    """
+
+    def __init__(self, network: Network, phase: Phase, batches: Batches, loss: Loss) -> None:
+        twin = copy.deepcopy(network)
+        objective = phase.objective(twin, loss)
+        self.samples = _prime(objective, batches)
+        sample = _sample(batches, self.samples)
+        data = TensorBatches(*sample, batch_size=None if phase.full else self.samples)
+        if phase.states == "warm":  # what is kept of other batches does not grow with this one
+            phase = replace(phase, states="forward", state_dtype=None, state_storage="memory")
+        with _untouched_randomness(sample.y), _Ledger(self.samples) as ledger:
+            method = None
+            with suppress(StepFailure):  # a solver that fails needs no more memory than one that does not
+                method = phase.method(objective, data, _always, 0)
+                while method.count < STEPS and ledger.operations < OPERATIONS:
+                    method.step()
+                method.publish()
+                method.objective_value()
+            self.steps, self.kept = ledger.take(), ledger.alive
+            with torch.no_grad():
+                twin(sample.y, sample.context)
+            self.evaluation = [_minus(cost, self.kept) for cost in ledger.take()]
+        self.features = max(math.prod(shape) for shape in (network.in_shape, *objective.layout.shapes))
+        self.persists = isinstance(method, SolverMethod) and isinstance(method.problem, TrainingProblem)
+
+    def kept_bytes(self, batch: int) -> int:
+        """What stays between steps on batches of this size."""
+        return self._total(self.kept, batch)
+
+    def peak_bytes(self, batch: int) -> int:
+        """The most that steps on batches of this size have in use."""
+        return max(self._total(cost, batch) for cost in self.steps)
+
+    def forward_bytes(self, batch: int) -> int:
+        """The most that a forward pass has in use by itself."""
+        return max(self._total(cost, batch) for cost in self.evaluation)
+
+    def _total(self, cost: Cost, batch: int) -> int:
+        """Matrices of samples by samples are only made where features are not fewer."""
+        fixed, linear, square = cost
+        return math.ceil(
+            fixed + linear * (batch / self.samples) + square * (min(batch, self.features) / self.samples) ** 2
+        )
+
+
+class _Ledger(TorchDispatchMode):
+    """Tensors alive that were made inside this context, by how they grow with a batch of `size`, a prime."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.operations = size, 0
+        self.alive: Cost = (0, 0, 0)
+        self._moments: list[Cost] = []
+        self._known: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to keep the compiler away torch would import it, which takes a second."""
+        return False
+
+    def take(self) -> list[Cost]:
+        """What was alive after each operation since the last call."""
+        moments, self._moments = [*self._moments, self.alive], []
+        return moments
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, *kwargs.values()))}
+        result = func(*args, **kwargs)
+        for tensor in _tensors((result,)):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given and storage._cdata not in self._known:
+                self._add(storage)
+        self._moments.append(self.alive)
+        self.operations += 1
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        size, key = storage.nbytes(), storage._cdata
+        order = 0 if size % self.size else 1 if size % self.size**2 else 2
+        cost = (size * (order == 0), size * (order == 1), size * (order == 2))
+        self._known.add(key)
+        self.alive = _plus(self.alive, cost)
+        weakref.finalize(storage, self._release, key, cost)
+
+    def _release(self, key: int, cost: Cost) -> None:
+        self._known.discard(key)
+        self.alive = _minus(self.alive, cost)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors among arguments or results of an operation."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _plus(one: Cost, other: Cost) -> Cost:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _minus(one: Cost, other: Cost) -> Cost:
+    return one[0] - other[0], one[1] - other[1], one[2] - other[2]
+
+
+def _prime(objective: Objective, batches: Batches) -> int:
+    """A prime that divides no size of the network and the data, nor one a little larger or smaller."""
+    y, x, _ = batches.example()
+    shapes = [*objective.layout.shapes, y.shape[1:], x.shape[1:], (len(objective.layout.shapes),)]
+    shapes += [parameter.shape for parameter in objective.network.parameters()]
+    sizes = {size + shift for shape in shapes for size in (*shape, math.prod(shape)) for shift in (-2, -1, 0, 1, 2)}
+    return next((prime for prime in PRIMES if all(size == 0 or size % prime for size in sizes)), PRIMES[-1])
+
+
+def _sample(batches: Batches, size: int) -> Batch:
+    """The first samples, again and again if there are too few."""
+    first = next(batches.ordered(size))
+    chosen = torch.tensor(list(islice(cycle(range(len(first.y))), size)), device=first.y.device)
+    context = map_context(first.context, lambda tensor: tensor.index_select(0, chosen))
+    return Batch(first.y.index_select(0, chosen), first.x.index_select(0, chosen), context)
+
+
+@contextmanager
+def _untouched_randomness(like: Tensor) -> Iterator[None]:
+    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+        yield
+
+
+def _always(count: int) -> float:
+    return 1.0

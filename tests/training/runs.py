@@ -1,0 +1,151 @@
+"""Training runs that can be killed: run as a script, this forks one for each line it is sent.
+
+A line is a JSON list, the name of an action and its arguments. The answer is
+the number of the process, then what the action prints, then its exit status.
+Forking spares every run the seconds that importing torch takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torchlift as tl
+from torchlift.core.errors import DataError
+from torchlift.liftings import Bregman, Conventional
+from torchlift.objective import GramRule, ScaledStep, SweepDescent
+from torchlift.solvers import Backtracking, BlockCoordinateDescent, ImplicitStochasticGradient, ProximalGradient
+
+torch.set_num_threads(1)
+
+SIZES = [6, 8, 8, 3]
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+EXACT = ImplicitStochasticGradient(0.5, BlockCoordinateDescent(tolerance=0.1, inner_steps=5))
+
+#: Settings of `tl.train` by name; each is a run of a dozen steps or more, with evaluations in between.
+RUNS: dict[str, dict[str, Any]] = {
+    "sweep": {"epochs": 5, "evaluate_every": 2},
+    "scaled": {"epochs": 4, "solver": SweepDescent(ScaledStep(1e-2, anneal=True))},
+    "gram": {"epochs": 4, "solver": SweepDescent(GramRule())},
+    "back-propagation": {"epochs": 4, "lifting": Conventional()},
+    "SGD": {"epochs": 4, "lifting": Conventional(), "solver": SGD},
+    "Adam": {"epochs": 4, "lifting": Conventional(), "solver": torch.optim.Adam},
+    "LBFGS": {"steps": 12, "lifting": Conventional(), "solver": partial(torch.optim.LBFGS, lr=0.3, max_iter=2)},
+    "implicit": {"epochs": 3, "lifting": Bregman(1.0)},
+    "exact": {"steps": 4, "lifting": Bregman(1.0), "solver": EXACT, "evaluate_every": 1},
+    "random": {"epochs": 3, "lifting": Bregman(1.0), "states": "random"},
+    "warm": {"epochs": 3, "lifting": Bregman(1.0), "states": "warm"},
+    "full": {"steps": 12, "lifting": Bregman(1.0), "batch_size": "full", "evaluate_every": 3},
+    "full, proximal": {"steps": 12, "batch_size": "full", "solver": ProximalGradient(Backtracking())},
+    "patience": {"epochs": 30, "patience": 2, "lifting": Conventional(), "solver": SGD, "evaluate_every": 3},
+    "tolerance": {"epochs": 30, "tolerance": 0.2},
+    "phases": {
+        "phases": [
+            tl.Phase(steps=7, name="sweeps"),
+            tl.Phase(Bregman(1.0), batch_size="full", steps=5, name="full"),
+            tl.Phase(Conventional(), SGD, epochs=2, name="SGD"),
+        ]
+    },
+    "phases that converge": {
+        "phases": [tl.Phase(epochs=30, name="sweeps"), tl.Phase(Conventional(), SGD, steps=6, name="SGD")],
+        "tolerance": 0.4,
+    },
+}
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """A new network and its data; the same numbers in every process."""
+    generator = torch.Generator().manual_seed(5)
+    torch.manual_seed(2)
+    network = tl.networks.MLP(SIZES)
+    y = torch.rand(50, 6, generator=generator)
+    x = torch.stack([y.sum(1), y[:, 0] * y[:, 1], y[:, 2].square()], 1)
+    data, held_out = (y[:40], x[:40]), (y[40:], x[40:])
+    return {"network": network, "data": data, "validation": held_out, "batch_size": 12, **RUNS[name]}
+
+
+def train(name: str, folder: str | Path | None = None, **more: Any) -> tl.training.Training:
+    return tl.train(**{**arguments(name), "folder": folder, **more})
+
+
+def run(name: str, folder: str) -> None:
+    """To the end, from where it was left."""
+    print(train(name, folder, resume=True, checkpoint_every=0.0).message.splitlines()[0], flush=True)
+
+
+def run_slowly(name: str, folder: str) -> None:
+    """Announces each row and waits a moment, so that signals find the run at work."""
+
+    def say(row: Any) -> None:
+        print(row["step"], flush=True)
+        signal.sigtimedwait([], 0.05)
+
+    print(train(name, folder, resume=True, callback=say, epochs=400, phases=None).message, flush=True)
+
+
+def run_with_a_limit(name: str, folder: str, size: str, checkpoint_every: str) -> None:
+    """Files may not grow beyond so many bytes: the system refuses to write more."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
+    try:
+        train(name, folder, resume=True, checkpoint_every=float(checkpoint_every))
+        print("done", flush=True)
+    except DataError as error:
+        print(error, flush=True)
+
+
+ACTIONS = {action.__name__: action for action in (run, run_slowly, run_with_a_limit)}
+
+
+class Runs:
+    """Starts actions in new processes, hears what they say."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
+        self._parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, action: str, *arguments: object) -> int:
+        """The number of the new process."""
+        assert self._parent.stdin is not None
+        print(json.dumps([action, *map(str, arguments)]), file=self._parent.stdin, flush=True)
+        return int(self.line())
+
+    def line(self) -> str:
+        assert self._parent.stdout is not None
+        return self._parent.stdout.readline().rstrip("\n")
+
+    def end(self) -> list[str]:
+        """All that is left to hear; the last line is the exit status."""
+        lines = [self.line()]
+        while not lines[-1].startswith("status "):
+            assert lines[-1], "the process that forks has died"
+            lines.append(self.line())
+        return lines
+
+    def close(self) -> None:
+        self._parent.communicate()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        name, *texts = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            print(os.getpid(), flush=True)
+            ACTIONS[name](*texts)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(f"status {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Every wrong call of `tl.train` is refused with a sentence that says what, where and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+import torchlift as tl
+from torchlift.core.errors import DataError, TorchliftError
+from torchlift.liftings import Bregman, Contrastive
+from torchlift.losses import CrossEntropy
+from torchlift.training.checked import CheckedBatches
+
+Y, X = torch.rand(40, 6), torch.rand(40, 3)
+LABELS = torch.arange(40) % 3
+
+
+def network() -> tl.networks.MLP:
+    return tl.networks.MLP([6, 5, 3])
+
+
+def changed(tensor: Tensor, sample: int, value: float) -> Tensor:
+    other = tensor.clone()
+    other[sample, ...] = value
+    return other
+
+
+def loader(y: Tensor, x: Tensor, **settings: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(y, x), **{"batch_size": 10, **settings})
+
+
+class Shrinking(Sampler[int]):
+    """Says that there are forty samples, and has fewer in the second epoch."""
+
+    epochs = 0
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        return iter(range(40 if self.epochs <= 2 else 20))
+
+
+DATA = {
+    "inputs of another width": ((torch.rand(40, 7), X), r"train data: y: expected shape \(batch, 6\), got \(40, 7\)"),
+    "targets of another width": ((Y, torch.rand(40, 4)), r"train data: target: expected shape \(40, 3\)"),
+    "images for vectors": ((torch.rand(40, 1, 2, 3), X), r"train data: y: expected shape \(batch, 6\)"),
+    "fewer targets": ((Y, X[:39]), "data x: expected 40 samples, as many as y has, got 39"),
+    "no samples": ((Y[:0], X[:0]), "data: expected at least one sample"),
+    "one tensor": (Y, "expected .*DataLoader"),
+    "one part": ((Y,), "expected a pair"),
+    "a number": (3, "expected .*DataLoader"),
+    "double precision": ((Y.double(), X), r"data y: expected dtype torch.float32"),
+    "whole numbers": ((LABELS[:, None].expand(40, 6), X), "floating-point"),
+    "NaN in y": ((changed(Y, 17, float("nan")), X), "data y: expected finite values, got nan at sample 17"),
+    "infinity in x": ((Y, changed(X, 5, float("inf"))), "data x: expected finite values, got inf at sample 5"),
+    "a label too large": ((Y, changed(LABELS, 23, 3)), "train data.*labels from 0 to 2, got 3 at sample 23"),
+    "a negative label": ((Y, changed(LABELS, 4, -1)), "got -1 at sample 4"),
+    "NaN in a loader": (loader(changed(Y, 25, float("nan")), X), "data .*batch . y: .*got nan at sample "),
+    "a label in a loader": (loader(Y, changed(LABELS, 25, 9)), "train data .*batch .: target: .*got 9 at sample "),
+    "a label in a draw": (lambda g: (Y, changed(LABELS, 25, 9)), "train data .*batch .: target: .*got 9 at sample "),
+    "an empty loader": (loader(Y[:5], X[:5], drop_last=True), "at least one batch, got an empty loader"),
+    "a loader that shrinks": (loader(Y, X, sampler=Shrinking()), "data epoch 1: expected 4 batches, got 2"),
+    "a loader of single samples": (loader(Y, X, batch_size=None), "a loader that makes batches"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_data(case: str) -> None:
+    data, words = DATA[case]
+    with pytest.raises(TorchliftError, match=words):
+        tl.train(network(), data, epochs=3, batch_size=None if isinstance(data, DataLoader) else 10)
+
+
+def test_batches_are_refused_by_their_number() -> None:
+    data = tl.data.as_batches(loader(Y, changed(LABELS, 25, 9)))
+    checked = CheckedBatches(data, network(), CrossEntropy(), "train data")
+    assert torch.equal(checked.batch(5).x, LABELS[10:20])
+    with pytest.raises(TorchliftError, match=r"train data epoch 1 batch 2: target: .* got 9 at sample 5"):
+        checked.batch(6)
+    with pytest.raises(TorchliftError, match=r"train data in order, batch 1: target: .* got 9 at sample 5"):
+        list(checked.ordered(20))
+    narrow = CheckedBatches(tl.data.as_batches(loader(Y[:, :4], LABELS)), network(), CrossEntropy(), "train data")
+    with pytest.raises(TorchliftError, match=r"train data epoch 0 batch 1: y: expected shape \(batch, 6\)"):
+        narrow.batch(1)
+
+
+@pytest.mark.parametrize("case", ["inputs of another width", "targets of another width", "NaN in y", "no samples"])
+def test_validation(case: str) -> None:
+    data, words = DATA[case]
+    with pytest.raises(TorchliftError, match=words.replace("data", "validation")):
+        tl.train(network(), (Y, X), validation=data)
+
+
+@pytest.mark.parametrize("case", ["a label too large", "a label in a loader"])
+def test_validation_labels(case: str) -> None:
+    trained = network()
+    before = [parameter.detach().clone() for parameter in trained.parameters()]
+    with pytest.raises(TorchliftError, match=r"train validation.*expected labels from 0 to 2"):
+        tl.train(trained, (Y, LABELS), validation=DATA[case][0], epochs=1)
+    if case == "a label too large":
+        assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "no steps": ({"steps": 0}, "train steps: expected a whole number >= 1, got 0"),
+    "no epochs": ({"epochs": 0}, "train epochs: expected a whole number >= 1, got 0"),
+    "half an epoch": ({"epochs": 0.5}, "train epochs: expected a whole number, got float"),
+    "steps and epochs": ({"steps": 1, "epochs": 1}, "expected epochs or steps, got both"),
+    "no time": ({"time_limit": 0}, "train time_limit: expected a number > 0"),
+    "no samples in a batch": ({"batch_size": 0}, "train batch_size: expected a whole number >= 1, got 0"),
+    "a word for a batch": ({"batch_size": "all"}, "train batch_size: expected a whole number or 'full', got 'all'"),
+    "weights": ({"weights": "passthrough"}, "train weights.*Did you mean 'pass-through'"),
+    "states": ({"states": "inputs"}, "train states.*Did you mean 'input'"),
+    "metric": ({"metrics": "pnsr"}, "metrics.*Did you mean 'psnr'"),
+    "metrics": ({"metrics": 3}, "metrics: expected a sequence"),
+    "metric of another shape": ({"metrics": [lambda p, x: p.mean()]}, "named function"),
+    "accuracy of images": ({"metrics": "accuracy"}, "integer labels"),
+    "solver": ({"solver": 3}, "train solver: expected a solver.*got int"),
+    "lifting": ({"lifting": "bregman"}, r"train lifting: expected a lifting such as Bregman\(\), got str"),
+    "lifting class": ({"lifting": Bregman}, "train lifting"),
+    "loss": ({"loss": nn.MSELoss()}, r"train loss: expected a loss such as SquaredError\(\), got MSELoss"),
+    "loss of labels": ({"loss": CrossEntropy()}, "train data: target: expected integer labels, got torch.float32"),
+    "seed": ({"seed": -1}, "train seed: expected a whole number >= 0"),
+    "patience": ({"patience": 3}, "train patience: expected validation data to watch, got none"),
+    "no patience": ({"patience": 0}, "train patience: expected a whole number >= 1"),
+    "tolerance": ({"tolerance": -1.0}, "train tolerance: expected a number >= 0"),
+    "evaluate_every": ({"evaluate_every": 0}, "train evaluate_every: expected a whole number >= 1"),
+    "checkpoint_every": ({"checkpoint_every": -1}, "train checkpoint_every: expected a number >= 0"),
+    "keep": ({"keep": 0, "folder": "unused"}, "keep: expected a whole number >= 1"),
+    "tensorboard": ({"tensorboard": True}, "train tensorboard: expected a folder, got none"),
+    "resume": ({"resume": True}, "train resume: expected a folder, got none"),
+    "states of sweeps": ({"states": "random", "solver": tl.objective.SweepDescent()}, "train states='random'"),
+    "states of contrast": ({"states": "random", "lifting": Contrastive()}, "train states='random'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings, words = SETTINGS[case]
+    trained = network()
+    before = [parameter.detach().clone() for parameter in trained.parameters()]
+    with pytest.raises(TorchliftError, match=words):
+        tl.train(trained, (Y, X), **settings)
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
+
+
+def test_networks() -> None:
+    with pytest.raises(TorchliftError, match=r"train network: expected a Network or an nn.Sequential, got Linear"):
+        tl.train(nn.Linear(6, 3), (Y, X))  # type: ignore[arg-type]
+    with pytest.raises(TorchliftError, match="train network: expected parameters to train"):
+        tl.train(network().requires_grad_(False), (Y, X))
+    with pytest.raises(TorchliftError, match=r"module 1 \(GELU\).*not a proximal map"):
+        tl.train(nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), (Y, X))
+
+
+def test_weights_of_an_unrolled_network() -> None:
+    unrolled = tl.networks.LISTA(tl.operators.Dense(torch.randn(6, 4)), torch.eye(4), 2)
+    with pytest.raises(TorchliftError, match=r"train weights='he': expected a chain of layers, got LISTA"):
+        tl.train(unrolled, (Y, torch.rand(40, 4)), weights="he")
+
+
+def test_batch_size_of_a_loader() -> None:
+    with pytest.raises(TorchliftError, match=r"train batch_size: expected 10, that of the DataLoader, got 7"):
+        tl.train(network(), loader(Y, X), batch_size=7)
+    assert tl.train(network(), loader(Y, X), batch_size=10, epochs=1).steps == 4
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    trained = network()
+    with pytest.raises(DataError, match="expected to be able to write there"):
+        tl.train(trained, (Y, X), folder=tmp_path / "file" / "run")
+
+
+def test_a_callback_that_fails_is_heard() -> None:
+    def callback(row: Any) -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        tl.train(network(), (Y, X), callback=callback, epochs=2)
