@@ -32,9 +32,11 @@ LAYERS = {
     "imaging": 2,
     "priors": 2,
     "objective": 3,
+    "models": 3,
     "training": 4,
     "inversion": 4,
     "experiments": 5,
+    "configuration": 5,
     "cli": 6,
     "__main__": 7,
 }

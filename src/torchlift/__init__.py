@@ -4,18 +4,23 @@ Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
 """
 
 from torchlift import (
+    data,
     engine,
     imaging,
+    inversion,
     liftings,
     losses,
     networks,
     objective,
     operators,
     plot,
+    priors,
     prox,
     regularisers,
     solvers,
+    training,
 )
+from torchlift.inversion import invert
 from torchlift.networks import lift
 from torchlift.objective import Objective
 from torchlift.prox import (
@@ -40,6 +45,7 @@ from torchlift.prox import (
     Squareplus,
     Tanh,
 )
+from torchlift.training import Phase, initialise_weights, lifted_gradients, train
 
 __version__ = "0.1.0"
 
@@ -55,6 +61,7 @@ __all__ = [
     "L2Ball",
     "LeakyReLU",
     "Objective",
+    "Phase",
     "ReLU",
     "ReLU6",
     "Sigmoid",
@@ -65,16 +72,24 @@ __all__ = [
     "Softsign",
     "Squareplus",
     "Tanh",
+    "data",
     "engine",
     "imaging",
+    "initialise_weights",
+    "inversion",
+    "invert",
     "lift",
+    "lifted_gradients",
     "liftings",
     "losses",
     "networks",
     "objective",
     "operators",
     "plot",
+    "priors",
     "prox",
     "regularisers",
     "solvers",
+    "train",
+    "training",
 ]

@@ -9,22 +9,31 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import tyro
 
 from torchlift import __version__
+from torchlift.cli.bench_inversion import BenchInversion
 from torchlift.cli.bench_layers import BenchLayers
 from torchlift.cli.bench_solvers import BenchSolvers
+from torchlift.cli.bench_training import BenchTraining
 from torchlift.cli.command import Command
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
+from torchlift.cli.invert import Invert
+from torchlift.cli.train import Train
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
-COMMANDS: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, BenchLayers, BenchSolvers)}
+COMMANDS: dict[str, type[Command]] = {
+    command.name: command
+    for command in (Demo, Info, Train, Invert, BenchInversion, BenchLayers, BenchSolvers, BenchTraining)
+}
 """By name; a name of two words, such as "bench layers", is written as two arguments."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
+_NEAR = re.compile(r"Perhaps you meant:\W+(--[\w.-]+)")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -99,17 +108,27 @@ def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
 def _parse(kind: type[Command], arguments: list[str]) -> Command | None:
     """The subcommand with its options, or None when only its help was printed.
 
-    tyro explains bad options in a framed box and exits; the explanation is kept, in one line.
+    Options are read twice where they name a file of defaults: they count for more than the file.
     """
+    command = _read(kind, arguments)
+    defaults = None if command is None else command.defaults()
+    return command if defaults is None else _read(kind, arguments, defaults)
+
+
+def _read(kind: type[Command], arguments: list[str], default: Any = tyro.MISSING_NONPROP) -> Command | None:
+    """tyro explains bad options in a framed box and exits; the explanation is kept, in one line."""
     program, complaint = f"torchlift {kind.name}", io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=program, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+            settings = (tyro.conf.FlagCreatePairsOff,)
+            return tyro.cli(kind, prog=program, args=arguments, default=default, config=settings)
     except SystemExit as stop:
         if not stop.code:
             return None
-        text = _first_section(complaint.getvalue()) or "bad options"
-        raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. Try '{program} --help'.") from None
+        box = complaint.getvalue()
+        text, near = _first_section(box) or "bad options", _NEAR.search(_COLOURS.sub("", box))
+        hint = f"Did you mean {near[1]}?" if near else f"Try '{program} --help'."
+        raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. {hint}") from None
 
 
 def _first_section(box: str) -> str:

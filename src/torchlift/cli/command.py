@@ -36,10 +36,14 @@ class Command(ABC):
     def show(self, record: Record, console: Console) -> None:
         """Print the record for people."""
 
+    def defaults(self) -> Command | None:
+        """The same command with other defaults, read from what its options name; None where there are none."""
+        return None
+
     def save(self, record: Record) -> None:  # noqa: B027 (most commands have nothing more to save)
         """Save more than the JSON object, such as figures; `out` exists."""
 
-    def run(self) -> None:
+    def run(self) -> Record:
         """Do the work and give it out in the form that was asked for."""
         record = self.collect()
         text = json_format.dumps(record, indent=2, allow_nan=False)
@@ -51,3 +55,4 @@ class Command(ABC):
             print(text)
         else:
             self.show(record, Console(highlight=False, markup=False))
+        return record

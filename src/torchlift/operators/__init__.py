@@ -12,6 +12,7 @@ from torchlift.operators.norms import adjoint_error
 from torchlift.operators.parameters import DenseRun, OperatorStack
 from torchlift.operators.pooling import AveragePool2d
 from torchlift.operators.shapes import Identity, Reshape, Zero
+from torchlift.operators.transforms import dct_matrix
 
 __all__ = [
     "OPERATORS",
@@ -36,5 +37,6 @@ __all__ = [
     "Sum",
     "Zero",
     "adjoint_error",
+    "dct_matrix",
     "gaussian_kernel",
 ]

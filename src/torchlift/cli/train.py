@@ -1,0 +1,204 @@
+"""`torchlift train`: a network trained as a file and flags say, with everything kept to repeat or continue it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+import tyro
+from rich.console import Console
+
+from torchlift import __version__
+from torchlift.cli.command import Command, Record
+from torchlift.cli.train_report import plan, show_plan, show_result
+from torchlift.configuration import (
+    Configuration,
+    DataSettings,
+    NetworkSettings,
+    PhaseSettings,
+    Setup,
+    TrainingSettings,
+    prepare,
+    read_configuration,
+    settle,
+    write_configuration,
+)
+from torchlift.configuration.files import to_plain
+from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.solution import Result, SolverError
+from torchlift.models import save_model
+from torchlift.training import Training, read_history
+
+CONFIG = "config.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command):
+    """Train a network by lifting, or by back-propagation, as a TOML file and flags say."""
+
+    name: ClassVar[str] = "train"
+
+    config: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[CONFIG.toml]")] = None
+    """A TOML file with sections [data], [network], [training] and [[phase]]; flags count for more than the file."""
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Go on with the run in this folder; its own configuration is used."""
+    dry_run: bool = False
+    """Print what would be done, with sizes and memory, and train nothing."""
+    data: DataSettings = field(default_factory=DataSettings)
+    """[data]: what is learnt from."""
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    """[network]: what is trained."""
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    """[training]: how."""
+    phase: Annotated[tuple[PhaseSettings, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
+    """[[phase]]: several stretches one after another; in files only."""
+
+    def defaults(self) -> Train | None:
+        if self.config is not None and self.resume is not None:
+            hint = "A run goes on with its own configuration."
+            invalid_value("train", "a configuration or --resume", "both", hint)
+        if self.resume is not None:
+            file = self.resume / CONFIG
+            if not file.is_file():
+                raise DataError(message(f"--resume {self.resume}", f"the folder of a run, with {CONFIG}", "none"))
+            return _train(read_configuration(file), out=self.resume)
+        return None if self.config is None else _train(read_configuration(self.config))
+
+    def collect(self) -> Record:
+        configuration = settle(
+            Configuration(data=self.data, network=self.network, training=self.training, phase=self.phase)
+        )
+        self._check_folder()
+        assert configuration.training.threads is not None  # since `settle`
+        torch.set_num_threads(configuration.training.threads)
+        setup = prepare(configuration)
+        if self.dry_run:
+            return plan(setup)
+        references = setup.references()
+        if self.out is not None and self.resume is None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
+        torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
+        try:
+            training = setup.train(self.out, resume=self.resume is not None, progress=not self.json)
+        except KeyboardInterrupt:
+            self._tell_how_to_resume()
+            raise
+        files = [] if self.out is None else [CONFIG, "history.jsonl", "train.json"]
+        if self.out is not None:
+            save_model(self.out / "model", training.network)
+            files += ["model", "checkpoints"]
+            if find_spec("matplotlib") is not None:
+                files.append("curves.png")
+        return _record(setup, training, references) | {
+            "folder": None if self.out is None else str(self.out),
+            "files": files,
+        }
+
+    def show(self, record: Record, console: Console) -> None:
+        (show_plan if self.dry_run else show_result)(record, console)
+
+    def save(self, record: Record) -> None:
+        """The curves, where matplotlib is installed."""
+        if self.out is not None and "curves.png" in record["files"]:
+            from torchlift import plot
+
+            history = read_history(self.out / "history.jsonl")
+            if len(history):
+                plot.training(history).savefig(self.out / "curves.png", dpi=150)
+
+    def run(self) -> Record:
+        if self.dry_run and self.out is not None:
+            return replace(self, out=None, resume=None).run()  # a plan leaves nothing behind
+        record = super().run()
+        if record.get("result") == Result.INTERRUPTED.code:
+            self._tell_how_to_resume()
+            raise KeyboardInterrupt
+        if record.get("failed"):
+            raise SolverError(Result[record["result"].upper()], record["message"])
+        return record
+
+    def _check_folder(self) -> None:
+        if self.resume is not None and self.out is not None and self.out.resolve() != self.resume.resolve():
+            invalid_value("--out", f"nothing, or {self.resume}, beside --resume", self.out)
+        if self.resume is None and self.out is not None and _holds_run(self.out):
+            hint = f"Go on with it by '{_resume_command(self.out)}', or choose another folder."
+            raise DataError(message(f"--out {self.out}", "a folder without a run", "one with a run in it", hint))
+
+    def _tell_how_to_resume(self) -> None:
+        if self.out is None:
+            print("Nothing was saved. With --out DIR a run can be continued.", file=sys.stderr)
+        else:
+            print(f"To go on: {_resume_command(self.out)}", file=sys.stderr)
+
+
+def _train(configuration: Configuration, out: Path | None = None) -> Train:
+    given = {name: getattr(configuration, name) for name in ("data", "network", "training", "phase")}
+    return Train(**given, out=out)
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether there is something that a new run would spoil; a configuration alone is nothing."""
+    history = folder / "history.jsonl"
+    return (history.exists() and history.stat().st_size > 0) or any((folder / "checkpoints").glob("step-*"))
+
+
+def _resume_command(folder: Path) -> str:
+    return f"torchlift train --resume {shlex.quote(str(folder))}"
+
+
+def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[str, float]]) -> Record:
+    rows = [row for row in training.history if row["kind"] == "validation"]
+    found: dict[str, Any] = {name: {"step": None, "metrics": values} for name, values in references.items()}
+    best = training.best.get("step")
+    for name, chosen in (("best", [row for row in rows if row["step"] == best]), ("last", rows)):
+        if chosen:
+            found[name] = {"step": chosen[-1]["step"], "metrics": chosen[-1]["metrics"]}
+    network = training.network
+    configuration = setup.configuration
+    record = {
+        "configuration": {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
+        | {"phase": [to_plain(phase) for phase in configuration.phase]},
+        "versions": {"torchlift": __version__, "torch": torch.__version__},
+        "network": {
+            "kind": configuration.network.kind,
+            "in_shape": list(network.in_shape),
+            "out_shape": list(network.out_shape),
+            "depth": network.depth,
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        },
+        "units": {metric.name: metric.unit for metric in (*setup.metrics[1:], setup.metrics[0])},
+        "result": training.result.code,
+        "failed": training.failed,
+        "converged": training.converged,
+        "message": _without_python(training.message),
+        "best": training.best,
+        "validation": found,
+        "steps": training.steps,
+        "seconds": training.seconds,
+        "threads": torch.get_num_threads(),
+    }
+    return _finite(record)
+
+
+def _without_python(text: str) -> str:
+    """The message without the advice for those who call `train` themselves."""
+    return text.partition(" To go on, call train")[0]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,140 @@
+"""What `torchlift train` shows: the plan before, the table after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torchlift.cli.command import Record
+from torchlift.configuration import Setup
+from torchlift.training.memory import format_bytes, plan_memory
+
+#: Deeper networks are not drawn.
+DRAWN = 12
+
+
+def plan(setup: Setup) -> Record:
+    """Sizes, memory, solvers and budgets of a run."""
+    network, samples, held_out = setup.network, setup.samples, setup.held_out()
+    parameters = {name: list(parameter.shape) for name, parameter in network.named_parameters()}
+    phases = []
+    for phase in setup.phases:
+        batches = setup.batches(phase)
+        per_epoch = 1 if phase.full else batches.per_epoch
+        memory = plan_memory(network, phase, batches, setup.loss, validation=held_out)
+        solver = phase.resolved_solver(phase.objective(network, setup.loss))
+        phases.append(
+            {
+                "name": phase.title,
+                "lifting": None if phase.lifting is None else repr(phase.lifting),
+                "solver": repr(solver),
+                "batch_size": batches.batch_size,
+                "steps_per_epoch": per_epoch,
+                "steps": phase.total_steps(per_epoch),
+                "time_limit": phase.time_limit,
+                "memory": dict(memory.rows),
+            }
+        )
+    return {
+        "data": {
+            "task": setup.configuration.data.task,
+            "set": setup.configuration.data.set,
+            "samples": len(samples.train.y),
+            "validation": 0 if samples.validation is None else len(samples.validation.y),
+            "y": list(samples.in_shape),
+            "x": list(samples.train.x.shape[1:]),
+        },
+        "network": {
+            "kind": setup.configuration.network.kind,
+            "in_shape": list(network.in_shape),
+            "out_shape": list(network.out_shape),
+            "depth": network.depth,
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "shapes": parameters,
+            "picture": network.picture() if network.depth <= DRAWN else None,
+        },
+        "loss": repr(setup.loss),
+        "metrics": [metric.name for metric in setup.metrics],
+        "phases": phases,
+    }
+
+
+def show_plan(record: Record, console: Console) -> None:
+    data, network = record["data"], record["network"]
+    table = _plain_table()
+    where = f"{data['task']} on {data['set']}"
+    table.add_row(
+        "data", f"{where}: {data['samples']:,} to train, {data['validation']:,} to validate, {_size(data['y'])} each"
+    )
+    table.add_row("network", _network(network))
+    for name, shape in network["shapes"].items():
+        table.add_row("", f"{name}  {_size(shape)}")
+    table.add_row("loss", record["loss"])
+    table.add_row("metrics", ", ".join(record["metrics"]))
+    for number, phase in enumerate(record["phases"], start=1):
+        table.add_row(f"phase {number}", phase["name"])
+        table.add_row("", f"solver  {phase['solver']}")
+        table.add_row("", _budget(phase))
+        memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in phase["memory"].items())
+        table.add_row("", f"memory  {memory}")
+    console.print(table)
+    if network["picture"] is not None:
+        console.print()
+        console.print(network["picture"], soft_wrap=True)
+    console.print("\nNothing was trained.")
+
+
+def show_result(record: Record, console: Console) -> None:
+    console.print(record["message"])
+    console.print()
+    if record["validation"]:
+        console.print(_metrics_table(record))
+        console.print()
+    table = _plain_table()
+    table.add_row("network", _network(record["network"]))
+    speed = record["steps"] / record["seconds"] if record["seconds"] else 0.0
+    table.add_row("time", f"{record['seconds']:.1f} s, {speed:.3g} steps/s, threads: {record['threads']}")
+    if record["folder"] is not None:
+        table.add_row("files", f"{record['folder']}: {', '.join(record['files'])}")
+    console.print(table)
+
+
+def _metrics_table(record: Record) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("validation")
+    units: dict[str, str] = record["units"]
+    for name, unit in units.items():
+        table.add_column(f"{name} ({unit})" if unit else name, justify="right")
+    for name, found in record["validation"].items():
+        step = "" if found["step"] is None else f" (step {found['step']})"
+        table.add_row(name + step, *(_number(found["metrics"].get(metric)) for metric in units))
+    return table
+
+
+def _plain_table() -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _network(network: dict[str, Any]) -> str:
+    sizes = f"{_size(network['in_shape'])} → {_size(network['out_shape'])}"
+    return f"{network['kind']}, {sizes}, J = {network['depth']}, {network['parameters']:,} parameters"
+
+
+def _budget(phase: dict[str, Any]) -> str:
+    limit = "" if phase["time_limit"] is None else f"{phase['time_limit']:g} s"
+    steps = "" if phase["steps"] is None else f"{phase['steps']:,} steps"
+    budget = f"at most {limit} or {steps}" if limit and steps else limit or steps
+    return f"budget  {budget}; {phase['batch_size']:,} samples per step, {phase['steps_per_epoch']:,} steps per epoch"
+
+
+def _size(shape: list[int]) -> str:
+    return "×".join(map(str, shape)) or "1"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}" if abs(value) < 10 else f"{value:.2f}"
