@@ -71,3 +71,26 @@ def test_activations_built_on_the_fly_can_be_exported_and_compiled() -> None:
     result.sum().backward()
     assert network.raw.grad is not None
     assert network.raw_channels.grad is not None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: SoftThreshold(t),
+        lambda t: Box(-t, t, validate=False),
+        lambda t: Box(-1.0, t),
+        lambda t: SoftThreshold(t.repeat(4), channel_dim=-1),
+    ],
+    ids=["soft", "symmetric box", "one end", "per channel"],
+)
+def test_slopes_of_the_conjugate_are_its_derivatives(make) -> None:
+    v = torch.linspace(-2, 2, 40, dtype=torch.float64).reshape(10, 4)
+    t = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    activation = make(t)
+    total = activation.conjugate(v).sum()
+    slopes = activation.conjugate_slopes(v)
+    learned = {name: value for name, value in vars(activation).items() if isinstance(value, torch.Tensor)}
+    assert slopes.keys() == learned.keys()
+    pulled = sum((slopes[name] * value).sum() for name, value in learned.items())  # to t, through −t and copies
+    (expected,), (found,) = (torch.autograd.grad(each, t) for each in (total, pulled))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_like, check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.prox import ProximalActivation
+from torchlift.prox import Identity, ProximalActivation
 
 #: Entries of a layer that are treated together: 128 KiB in single precision.
 CHUNK = 1 << 15
@@ -70,6 +70,49 @@ class Nudge:
         asleep = (awake < self.share) & (rms > 0)
         grown, relaxed = multipliers * self.growth, multipliers / self.relax
         return torch.where(asleep, grown.clamp(max=self.limit), relaxed.clamp(min=1.0))
+
+    def response(self, activation: ProximalActivation, v: Tensor, signal: Tensor, multiplier: Tensor) -> Response:
+        """What the layer does when a signal arrives; v and the signal are left alone."""
+        if isinstance(activation, Identity):
+            zero = torch.zeros_like(multiplier)
+            return Response(signal, zero, torch.ones_like(multiplier), {})
+        rms = root_mean_square(signal)
+        size = self.size(multiplier, v, rms)
+        above, below = torch.addcmul(v, signal, size), torch.addcmul(v, signal, size, value=-1)
+        high, low = activation.conjugate_slopes(above), activation.conjugate_slopes(below)
+        slopes = {name: (slope - low[name]).mul_(0.5 / size) for name, slope in high.items()}
+        return self.differences(activation, above, below, size, rms, slopes)
+
+    def differences(
+        self,
+        activation: ProximalActivation,
+        above: Tensor,
+        below: Tensor,
+        size: Tensor,
+        rms: Tensor,
+        slopes: dict[str, Tensor],
+    ) -> Response:
+        """R from v + s g and v − s g, whose memory is overwritten."""
+        residual = two_sided(activation, above, below).mul_(0.5 / size)
+        awake = torch.ones_like(rms) if self.fixed is not None else share_of_nonzero(residual, scratch=below)
+        return Response(residual, rms, awake, slopes)
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """What a nudged layer does.
+
+    Arguments:
+        residual: R = [σ(v + s g) − σ(v − s g)] / (2s).
+        rms: root mean square of g; 0 where nothing was nudged.
+        awake: share of the entries of R that are not zero.
+        slopes: derivatives of Σ [Φ*(v + s g) − Φ*(v − s g)] / (2s) in the learned tensors of σ.
+    """
+
+    residual: Tensor
+    rms: Tensor
+    awake: Tensor
+    slopes: dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +60,18 @@ class ProximalActivation(ABC):
         p = self(v)
         # One product p·(v − ½p) instead of ⟨v, p⟩ − ½‖p‖²: huge v give ∞ rather than ∞ − ∞.
         return self.reduce(p * (v - 0.5 * p)) - self.psi(p)
+
+    def conjugate_slopes(self, v: Tensor) -> dict[str, Tensor]:
+        """Derivatives of Σ Φ*(v) in the tensors of this activation that need gradients, by name of the field."""
+        learned = {
+            name: value for name, value in vars(self).items() if isinstance(value, Tensor) and value.requires_grad
+        }
+        if not learned:
+            return {}
+        with torch.enable_grad():
+            leaves = {name: value.detach().requires_grad_() for name, value in learned.items()}
+            total = replace(cast("Any", self), **leaves).conjugate(v).sum()
+        return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
     def reduce(self, terms: Tensor) -> Tensor:
         """Sum per-entry terms over a group; the identity for elementwise activations."""

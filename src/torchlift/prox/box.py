@@ -55,6 +55,15 @@ class Box(ProximalActivation):
         check_step(step, u)
         return self(u)
 
+    def conjugate_slopes(self, v: Tensor) -> dict[str, Tensor]:
+        """v − σ(v), the multiplier of the constraint, summed where each end is active."""
+        slopes = {}
+        if isinstance(self.lo, Tensor) and self.lo.requires_grad:
+            slopes["lo"] = (v - self.lo.detach()).clamp_(max=0).sum()
+        if isinstance(self.hi, Tensor) and self.hi.requires_grad:
+            slopes["hi"] = (v - self.hi.detach()).clamp_(min=0).sum()
+        return slopes
+
     def to_module(self) -> nn.Module:
         if isinstance(self.lo, Tensor) or isinstance(self.hi, Tensor):
             return super().to_module()

@@ -77,6 +77,11 @@ class SoftThreshold(ProximalActivation):
     def conjugate(self, v: Tensor) -> Tensor:
         return 0.5 * self(v).square()
 
+    def conjugate_slopes(self, v: Tensor) -> dict[str, Tensor]:
+        if not isinstance(self.threshold, Tensor) or self.threshold.ndim or not self.threshold.requires_grad:
+            return super().conjugate_slopes(v)
+        return {"threshold": -torch.linalg.vector_norm(self(v).detach(), ord=1)}  # −∂Ψ/∂λ at σ(v)
+
     def to_module(self) -> nn.Module:
         return super().to_module() if isinstance(self.threshold, Tensor) else nn.Softshrink(self.threshold)
 
