@@ -55,9 +55,10 @@ def test_one_version(repository: Path) -> None:
 
 def test_readme_examples_run(repository: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (repository / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert "W =" in run_python(blocks[0])
-    trained = run_python(blocks[1])
+    assert "Best accuracy" in run_python(blocks[1])
+    trained = run_python(blocks[2])
     assert "layer 2" in trained and "BlockCoordinateDescent" in trained
 
 
@@ -105,3 +106,12 @@ def test_the_safety_check_can_fail(code: str) -> None:
 
 def test_the_safety_check_accepts_methods() -> None:
     assert unsafe("model.eval(); re.compile('x'); torch.compile(f); json.load(f)") == []
+
+
+def test_everything_named_can_be_had() -> None:
+    import torchlift
+
+    assert all(hasattr(torchlift, name) for name in torchlift.__all__)
+    assert set(torchlift.__all__) <= set(dir(torchlift))
+    with pytest.raises(AttributeError, match="no attribute 'trane'"):
+        _ = torchlift.trane  # pyright: ignore[reportAttributeAccessIssue]

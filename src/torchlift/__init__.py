@@ -3,24 +3,23 @@
 Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from torchlift import (
     data,
     engine,
     imaging,
-    inversion,
     liftings,
     losses,
     networks,
     objective,
     operators,
     plot,
-    priors,
     prox,
     regularisers,
     solvers,
-    training,
 )
-from torchlift.inversion import invert
 from torchlift.networks import lift
 from torchlift.objective import Objective
 from torchlift.prox import (
@@ -45,7 +44,11 @@ from torchlift.prox import (
     Squareplus,
     Tanh,
 )
-from torchlift.training import Phase, initialise_weights, lifted_gradients, train
+
+if TYPE_CHECKING:
+    from torchlift import inversion, models, priors, training
+    from torchlift.inversion import invert
+    from torchlift.training import Phase, initialise_weights, lifted_gradients, train
 
 __version__ = "0.1.0"
 
@@ -82,6 +85,7 @@ __all__ = [
     "lifted_gradients",
     "liftings",
     "losses",
+    "models",
     "networks",
     "objective",
     "operators",
@@ -93,3 +97,27 @@ __all__ = [
     "train",
     "training",
 ]
+
+#: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
+_LATER = {
+    "inversion": "inversion",
+    "invert": "inversion",
+    "models": "models",
+    "priors": "priors",
+    "training": "training",
+    "Phase": "training",
+    "initialise_weights": "training",
+    "lifted_gradients": "training",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'torchlift' has no attribute {name!r}")
+    part = import_module(f"torchlift.{_LATER[name]}")
+    return part if name == _LATER[name] else getattr(part, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

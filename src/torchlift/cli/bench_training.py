@@ -59,12 +59,13 @@ class BenchTraining(Command):
         if not cases:
             invalid_value("bench training only", "a part of the name of some case", repr(self.only))
         console = Console(stderr=True)
-        rows = []
+        record: Record = {"threads": torch.get_num_threads(), "tiny": self.tiny, "cases": []}
+        effort = {"repeats": 1, "seconds": 0.0} if self.tiny else {}
         with console.status("starting") as status:
             for family, case in cases:
-                effort = {"repeats": 1, "seconds": 0.0} if self.tiny else {}
-                rows.append({"family": family, **training.compare(case, seeds, status.update, **effort)})
-        return {"threads": torch.get_num_threads(), "tiny": self.tiny, "cases": rows}
+                record["cases"].append({"family": family, **training.compare(case, seeds, status.update, **effort)})
+                self.write(record)  # what is known already survives an interruption
+        return record
 
     def show(self, record: Record, console: Console) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0))

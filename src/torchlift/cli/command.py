@@ -46,13 +46,22 @@ class Command(ABC):
     def run(self) -> Record:
         """Do the work and give it out in the form that was asked for."""
         record = self.collect()
-        text = json_format.dumps(record, indent=2, allow_nan=False)
+        self.write(record)
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / f"{self.name.replace(' ', '-')}.json").write_text(text + "\n", encoding="utf-8")
             self.save(record)
         if self.json:
-            print(text)
+            print(_text(record))
         else:
             self.show(record, Console(highlight=False, markup=False))
         return record
+
+    def write(self, record: Record) -> None:
+        """Save the JSON object, where a folder was given; long work does so on its way too."""
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            file = self.out / f"{self.name.replace(' ', '-')}.json"
+            file.write_text(_text(record) + "\n", encoding="utf-8")
+
+
+def _text(record: Record) -> str:
+    return json_format.dumps(record, indent=2, allow_nan=False)
