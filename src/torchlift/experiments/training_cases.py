@@ -171,7 +171,7 @@ def imaging(scale: Scale) -> list[Case]:
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
                 name = f"{task}, threshold {threshold}, {seconds:g} s"
                 data = partial(_imaging, scale, task, True)
-                ours = [Contestant("lifted", build)]
+                ours = [Contestant("lifted", build, {"batch_size": 50})]
                 budget = scale.time(seconds)
                 found.append(Case(name, data, "psnr", budget, ours, others, target, select=True, goal="margin"))
     return found
@@ -307,7 +307,7 @@ def sensing(scale: Scale) -> list[Case]:
         identity = Identity((columns,))
         return LISTA(Dense(matrix), identity, 10, form="coupled", threshold=0.1, learnable=("coupling", "threshold"))
 
-    ours = [Contestant("lifted", build, {"batch_size": 100})]
+    ours = [Contestant("lifted", build, {"batch_size": 50})]
     others = _unrolled_rivals(build, scale.full)
     name = f"coupled LISTA, {rows} × {columns}, 30 s"
     return [Case(name, data, "nmse", scale.time(30.0), ours, others, -19.0, SquaredError(), select=True)]

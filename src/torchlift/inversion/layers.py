@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchlift import operators
 from torchlift.core.checks import Shape
+from torchlift.inversion.sub_pixel import quick
 from torchlift.networks import Network
 from torchlift.networks.form import UnifiedForm
 from torchlift.operators import Context, LinearOperator
@@ -220,7 +221,7 @@ def _influence(form: UnifiedForm, count: int, j: int) -> Influence:
     rows, reads = [], []
     for r in range(count):
         blocks = form.K.rows[0] if r == form.depth else form.W.rows[r]
-        used = tuple((k, block) for k, block in blocks if k in states)
+        used = tuple((k, quick(block)) for k, block in blocks if k in states)
         if used:
             rows.append(r)
             reads.append(used)

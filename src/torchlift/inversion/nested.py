@@ -4,45 +4,64 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.tensors import Point, add_scaled
-from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import InversionSolver, constrained, input_step
+from torchlift.inversion.layers import Tensors
+from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.solver import InversionSolver, input_step
 from torchlift.inversion.state import InversionState
 from torchlift.priors.functions import along
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
 
 
+@dataclass(frozen=True, eq=False)
+class NestedMemory:
+    """∇½‖N(x) − y‖² at the current input, from the forward pass that also gave the objective, and what else is kept."""
+
+    gradient: Tensor
+    own: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nested(InversionSolver):
-    """For each image, minimise ½‖N(x) − y‖² + ρR(x) + λ/2 ‖x − x₀‖² by back-propagation. Not convex."""
+    """For each image, minimise ½‖N(x) − y‖² + ρR(x) + λ/2 ‖x − x₀‖² by back-propagation. Not convex.
+
+    A step costs one forward and one backward pass.
+    """
 
     @abstractmethod
-    def move(self, problem: InversionProblem, state: InversionState, gradient: Tensor) -> InversionState:
-        """x, the duals, the products and the memory after a step, from the gradient of the smooth part."""
+    def begin(self, problem: InversionProblem, state: InversionState) -> Any:
+        """What the method remembers besides the gradient."""
+
+    @abstractmethod
+    def move(
+        self, problem: InversionProblem, state: InversionState, own: Any, gradient: Tensor
+    ) -> tuple[Tensor, Tensors, Tensors, Any]:
+        """x, the duals, the products and the method's memory after a step, from the gradient of the smooth part."""
+
+    def remember(self, problem: InversionProblem, state: InversionState) -> NestedMemory:
+        *_, gradient = passes(problem, state.x)
+        return NestedMemory(gradient, self.begin(problem, state))
 
     def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        gap = self._output(problem, state) - problem.output
-        return 0.5 * gap.flatten(1).square().sum(1) + problem.prior_value(state.x, state.products)
+        last = problem.layers.activations[-1](state.v[-1])
+        gap = problem.layers.output_of(last) - problem.output
+        return 0.5 * square_sum(gap) + problem.prior_value(state.x, state.products)
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
-        gradient = data_gradient(problem, state.x)
+        gradient, own = state.memory.gradient, state.memory.own
         if problem.anchor:
             gradient = gradient + problem.anchor * (state.x - problem.guess)
-        new = self.move(problem, state, gradient)
-        z, u, v = problem.layers.states(new.x, problem.context)
-        point = Point({"x": new.x, "z": z, "dual": new.duals})
-        return replace(new, point=point, u=u, v=v)
-
-    def _output(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        """N(x), from the pre-activations of the state."""
-        last = problem.layers.activations[-1](state.v[-1])
-        return problem.layers.output_of(last)
+        x, duals, products, own = self.move(problem, state, own, gradient)
+        z, u, v, gradient = passes(problem, x)
+        point, memory = Point({"x": x, "z": z, "dual": duals}), NestedMemory(gradient, own)
+        return replace(state, point=point, u=u, v=v, products=products, memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +94,23 @@ class NestedAdam(Nested):
         check_positive("NestedAdam step_size", self.step_size)
         check_positive("NestedAdam smoothing", self.smoothing)
 
-    def remember(self, problem: InversionProblem, state: InversionState) -> ScalingState:
+    def begin(self, problem: InversionProblem, state: InversionState) -> ScalingState:
         return self.scaling.init(state.point.select(["x"]))
 
-    def move(self, problem: InversionProblem, state: InversionState, gradient: Tensor) -> InversionState:
+    def move(
+        self, problem: InversionProblem, state: InversionState, own: ScalingState, gradient: Tensor
+    ) -> tuple[Tensor, Tensors, Tensors, ScalingState]:
         gradient = gradient + self._envelope(problem, state)
-        direction, memory = self.scaling.direction(state.memory, Point({"x": gradient}))
+        direction, own = self.scaling.direction(own, Point({"x": gradient}))
         (x,) = add_scaled(state.point.select(["x"]), direction, {"x": -self.step_size})["x"]
-        x = problem.split.prox(x, 0.0) if constrained(problem) else x
-        point = Point({"x": x, "z": state.z, "dual": state.duals})
-        return replace(state, point=point, products=problem.split.products(x), memory=memory)
+        x = problem.split.prox(x, 0.0) if problem.constrained else x
+        return x, state.duals, problem.split.products(x), own
 
     def _envelope(self, problem: InversionProblem, state: InversionState) -> Tensor:
         """ρ Σ A_iᵀ(w − prox_{εg_i}(w))/ε at w = A_i x, with h where it is no constraint."""
         split = problem.split
         pairs = list(zip(split.terms, state.products, strict=True))
-        if split.proximal is not None and not constrained(problem):
+        if split.proximal is not None and not problem.constrained:
             pairs.append((split.proximal, state.x))
         total = torch.zeros_like(state.x)
         for part, w in pairs:
@@ -124,30 +144,34 @@ class NestedPDHG(Nested):
 
     power_steps: int = 10
 
-    def remember(self, problem: InversionProblem, state: InversionState) -> LocalCurvature:
+    def begin(self, problem: InversionProblem, state: InversionState) -> LocalCurvature:
         return LocalCurvature(_jacobian_square(problem, state.x, self.power_steps) + problem.anchor)
 
-    def move(self, problem: InversionProblem, state: InversionState, gradient: Tensor) -> InversionState:
-        curvature = state.memory.value
+    def move(
+        self, problem: InversionProblem, state: InversionState, own: LocalCurvature, gradient: Tensor
+    ) -> tuple[Tensor, Tensors, Tensors, LocalCurvature]:
+        curvature = own.value
         sigma = curvature / (2 * problem.dual_norm) if problem.dual_norm else 1.0
         args = (problem, state.x, state.duals, state.products, gradient)
-        x, duals, products = input_step(*args, 1 / curvature, sigma)
-        return replace(state, point=Point({"x": x, "z": state.z, "dual": duals}), products=products)
+        return (*input_step(*args, 1 / curvature, sigma), own)
 
     def refused(self, state: InversionState, worse: Tensor) -> Tensor:
-        return worse & (state.memory.value < 1e6)
+        return worse & (state.memory.own.value < 1e6)
 
     def forget(self, state: InversionState) -> InversionState:
-        return replace(state, memory=LocalCurvature(2 * state.memory.value))
+        return replace(state, memory=replace(state.memory, own=LocalCurvature(2 * state.memory.own.value)))
 
 
-def data_gradient(problem: InversionProblem, x: Tensor) -> Tensor:
-    """∇½‖N(x) − y‖² by back-propagation."""
+def passes(problem: InversionProblem, x: Tensor) -> tuple[Tensors, Tensors, Tensors, Tensor]:
+    """z, u and v of a forward pass from x, and ∇½‖N(x) − y‖² by back-propagation."""
+    layers = problem.layers
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
-        gap = problem.forward(leaf) - problem.output
+        z, u, v = layers.states(leaf, problem.context)
+        gap = layers.output_of(layers.activations[-1](v[-1])) - problem.output
         (gradient,) = torch.autograd.grad(0.5 * gap.square().sum(), leaf)
-    return gradient
+    z, u, v = (tuple(tensor.detach() for tensor in part) for part in (z, u, v))
+    return z, u, v, gradient
 
 
 def _jacobian_square(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:

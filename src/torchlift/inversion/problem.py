@@ -15,8 +15,12 @@ from torchlift.operators import Context
 from torchlift.operators.context import map_context
 from torchlift.priors import Split
 from torchlift.priors.functions import along
+from torchlift.prox import Box, Identity, ProximalActivation, ReLU
 
 BREGMAN = Bregman()
+
+#: Activations whose Ψ is 0 on their range, where inversion keeps z.
+FLAT = (ReLU, Box)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +71,21 @@ class InversionProblem:
         assert isinstance(weights, Tensor)
         return weights
 
+    @cached_property
+    def free_split(self) -> Split:
+        """The prior without its constraint, which every iterate obeys."""
+        return replace(self.split, proximal=None) if self.constrained else self.split
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the prior's part h on the input is a constraint."""
+        proximal = self.split.proximal
+        return proximal is not None and proximal.function.constraint
+
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
         pairs = zip(self.layers.activations, (*z, self.target), v, strict=True)
-        return [per_image(BREGMAN.value(activation, a, b, 1.0)) for activation, a, b in pairs]
+        return [_gap(activation, a, b) for activation, a, b in pairs]
 
     def value(self, x: Tensor, z: Sequence[Tensor], v: Sequence[Tensor], products: Tensors) -> Tensor:
         """The objective of every image: (B,)."""
@@ -81,11 +96,9 @@ class InversionProblem:
 
     def prior_value(self, x: Tensor, products: Tensors) -> Tensor:
         """ρ R(x) + λ/2 ‖x − x₀‖²: (B,)."""
-        # a constraint of weight 0 is still one, but 0·∞ would be NaN
-        prior = self.split.value(x, products)
-        total = torch.where(prior.isinf(), prior, self.weight * prior)
+        total = self.weight * self.free_split.value(x, products)
         if self.anchor:
-            total = total + 0.5 * self.anchor * (x - self.guess).flatten(1).square().sum(1)
+            total = total + 0.5 * self.anchor * square_sum(x - self.guess)
         return total
 
     def pull(self, j: int, z: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
@@ -126,6 +139,24 @@ class InversionProblem:
         )
 
 
+def _gap(activation: ProximalActivation, z: Tensor, v: Tensor) -> Tensor:
+    """B(z, v), one per image: (B,)."""
+    if isinstance(activation, Identity):
+        return 0.5 * square_sum(z - v)
+    if not isinstance(activation, FLAT):
+        return per_image(BREGMAN.value(activation, z, v, 1.0))
+    # Ψ(z) = Ψ(p) = 0, and ½‖z − p‖² − ⟨v − p, z − p⟩ is left: a third of the work
+    p = activation(v)
+    gap = z - p
+    return torch.linalg.vecdot(gap.flatten(1), p.sub_(v).add_(gap, alpha=0.5).flatten(1))
+
+
 def per_image(terms: Tensor) -> Tensor:
     """Sums over everything but the batch axis: (B,). Groupwise activations give one term per group."""
     return terms.reshape(terms.shape[0], -1).sum(1)
+
+
+def square_sum(tensor: Tensor) -> Tensor:
+    """‖·‖² of every image: (B,)."""
+    flat = tensor.flatten(1)
+    return torch.linalg.vecdot(flat, flat)

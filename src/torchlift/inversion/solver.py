@@ -13,7 +13,7 @@ from torchlift.core.checks import check_number, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
 from torchlift.inversion.layers import Tensors
-from torchlift.inversion.problem import InversionProblem
+from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.state import InversionState, Status, Watch, choose
 from torchlift.priors.functions import along
 from torchlift.solvers import Measure, Solver
@@ -70,7 +70,7 @@ class InversionSolver(Solver[InversionProblem, InversionState]):
 
     def init(self, problem: InversionProblem, point: Point) -> InversionState:
         (x,) = point["x"]
-        x = problem.split.prox(x, 0.0) if constrained(problem) else x
+        x = problem.split.prox(x, 0.0) if problem.constrained else x
         z, u, v = problem.layers.states(x, problem.context)
         products = problem.split.products(x)
         duals = tuple(torch.zeros_like(product) for product in products)
@@ -181,17 +181,10 @@ def _change(old: InversionState, new: InversionState) -> tuple[Tensor, Tensor]:
     """‖(x, z) − (x, z)_old‖ / ‖(x, z)‖ and ‖(x, z)‖²: (B,) each."""
     moved, size = torch.zeros_like(old.watch.value), torch.zeros_like(old.watch.value)
     for a, b in zip((new.x, *new.z), (old.x, *old.z), strict=True):
-        moved = moved + (a - b).flatten(1).square().sum(1)
-        size = size + a.flatten(1).square().sum(1)
+        moved, size = moved + square_sum(a - b), size + square_sum(a)
     return (moved / size.clamp_min(torch.finfo(size.dtype).tiny)).sqrt(), size
 
 
 def _slack(value: Tensor, size: Tensor) -> Tensor:
     """A difference of objectives that rounding explains: they are sums of products of entries of z and v."""
     return torch.finfo(value.dtype).eps * (32 * value.abs() + size)
-
-
-def constrained(problem: InversionProblem) -> bool:
-    """Whether the prior's part h on the input is a constraint."""
-    proximal = problem.split.proximal
-    return proximal is not None and proximal.function.constraint

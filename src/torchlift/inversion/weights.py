@@ -87,7 +87,8 @@ class Sure(WeightRule):
         ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y)),   div ≈ ⟨b, N(x̂(y + εb)) − N(x̂(y))⟩/ε, b = ±1
 
     estimates ‖N(x̂) − N(x)‖² without knowing x, for Gaussian noise of standard
-    deviation ς. The least value on a grid is refined by a parabola.
+    deviation ς. The least value on a grid is looked for more closely and refined by
+    a parabola.
 
     Arguments:
         count: weights on the grid.
@@ -109,24 +110,42 @@ class Sure(WeightRule):
         check_positive("Sure probe", self.probe)
 
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
-        noise = _noise(trial)
         coins = torch.randint(0, 2, trial.y.shape, generator=torch.Generator().manual_seed(self.seed))
-        b, epsilon, m = (2 * coins - 1).to(trial.y), self.probe * noise, trial.y[0].numel()
-        plain = moved = trial.start
-        weights, risks = self.grid(self.count), []
-        for weight in weights:
-            same = trial.same(weight)
-            plain = trial.invert(same, plain, self.steps).x
-            moved = trial.invert(same, moved, self.steps, trial.y + epsilon * b).x
-            output = trial.output(plain)
-            divergence = (b * (trial.output(moved) - output)).flatten(1).sum(1) / epsilon
-            fit = (output - trial.y).flatten(1).square().sum(1)
-            risks.append(fit - m * noise**2 + 2 * noise**2 * divergence)
-        risk = torch.stack(risks)
-        risk = risk if self.per_image else risk.mean(1, keepdim=True)
-        logs = trial.same(1.0).new_tensor([math.log(weight) for weight in weights])
-        chosen = trial.same(_vertex(logs, risk).exp())
-        return chosen, WeightTrace(self.name, "SURE", logs.exp()[:, None].expand_as(risk), risk)
+        b = (2 * coins - 1).to(trial.y)
+        weights, risks = [], []
+        pair = (trial.start, trial.start)
+        for weight in self.grid(self.count):
+            weights.append(trial.same(weight))
+            risk, pair = self._risk(trial, b, weights[-1], pair)
+            risks.append(risk)
+        # the grid is coarse, and the risk no parabola on it: look at thirds of a step around its least value
+        ratio = (self.high / self.low) ** (1 / (3 * (self.count - 1)))
+        centre = torch.stack(weights)[torch.stack(risks).argmin(0).clamp(1, self.count - 2), 0]
+        for power in (2, 1, -1, -2):
+            weights.append(trial.same(centre * ratio**power))
+            risk, pair = self._risk(trial, b, weights[-1], pair)
+            risks.append(risk)
+        weight, risk = torch.stack(weights), torch.stack(risks)
+        if not self.per_image:
+            weight, risk = weight[:, :1], risk[:, :1]
+        order = weight.argsort(0)
+        weight, risk = weight.gather(0, order), risk.gather(0, order)
+        chosen = trial.same(_vertex(weight.log(), risk).exp())
+        return chosen, WeightTrace(self.name, "SURE", weight, risk)
+
+    def _risk(
+        self, trial: Trial, b: Tensor, weight: Tensor, start: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The estimate for every image, or its mean for all of them, and the inversions of y and of y + εb."""
+        noise, m = _noise(trial), trial.y[0].numel()
+        epsilon = self.probe * noise
+        plain = trial.invert(weight, start[0], self.steps).x
+        moved = trial.invert(weight, start[1], self.steps, trial.y + epsilon * b).x
+        output = trial.output(plain)
+        divergence = (b * (trial.output(moved) - output)).flatten(1).sum(1) / epsilon
+        fit = (output - trial.y).flatten(1).square().sum(1)
+        risk = fit - m * noise**2 + 2 * noise**2 * divergence
+        return risk if self.per_image else trial.same(risk.mean()), (plain, moved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,15 +239,22 @@ def _noise(trial: Trial) -> float:
 
 
 def _vertex(positions: Tensor, values: Tensor) -> Tensor:
-    """Where the parabola through the least value (K, B) and its neighbours is least; an end stays an end."""
+    """Where the parabola through the least value (K, B) and its neighbours is least; an end stays an end.
+
+    Arguments:
+        positions: (K, B), increasing.
+        values: of the same shape.
+    """
     least = values.argmin(0)
     inner = least.clamp(1, len(positions) - 2)
-    left, middle, right = (values.gather(0, (inner + k)[None])[0] for k in (-1, 0, 1))
-    bend = left - 2 * middle + right
-    share = torch.where(bend > 0, 0.5 * (left - right) / bend.clamp_min(torch.finfo(values.dtype).tiny), 0.0)
-    spacing = positions[1] - positions[0]
-    refined = positions[inner] + share.clamp(-1, 1) * spacing
-    return torch.where(least == inner, refined, positions[least])
+    near = [(inner + k)[None] for k in (-1, 0, 1)]
+    (a, b, c), (fa, fb, fc) = ([each.gather(0, index)[0] for index in near] for each in (positions, values))
+    # of the parabola through three points, left and right slopes say where its own slope is 0
+    left, right = (fb - fa) / (b - a), (fc - fb) / (c - b)
+    bend = (right - left).clamp_min(torch.finfo(values.dtype).tiny)
+    middle = (a + b) / 2 - left * (c - a) / (2 * bend)
+    refined = torch.where(right > left, middle.clamp(a, c), b)
+    return torch.where(least == inner, refined, positions.gather(0, least[None])[0])
 
 
 def _curvature(a: Tensor, b: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class RelativeStep(SweepRule):
     whose estimate of the distance this is, in another norm.
     """
 
-    start: float = 0.01
+    start: float = 0.015
     limit: float = 1.0
     momentum: float = 0.9
     memory: float = 0.99

@@ -2,7 +2,8 @@
 
 from torchlift.plot.blocks import blocks
 from torchlift.plot.descent import descent
+from torchlift.plot.inversion import gains, pictures, weights
 from torchlift.plot.speed import layers
 from torchlift.plot.training import training
 
-__all__ = ["blocks", "descent", "layers", "training"]
+__all__ = ["blocks", "descent", "gains", "layers", "pictures", "training", "weights"]

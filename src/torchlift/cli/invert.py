@@ -1,0 +1,265 @@
+"""`torchlift invert`: inputs that a trained network maps to given outputs."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from torchlift.cli.command import Command, Record
+from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.core.solution import Record as Step
+from torchlift.imaging import psnr
+from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
+from torchlift.networks import Network
+from torchlift.priors import PRIORS, Prior
+from torchlift.training.progress import Progress
+
+PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
+SHOWN = 8
+"""Images in the figure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invert(Command):
+    """Find inputs of a trained network for given outputs, by a prior and a weight."""
+
+    name: ClassVar[str] = "invert"
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A folder that `torchlift train` or save_model wrote, or module:function that makes the network."""
+    data: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DATA")]
+    """The outputs: a .npy, .png or IDX file, or a folder of .png."""
+    weights: Path | None = None
+    """A .safetensors file for what module:function makes."""
+    input_shape: tuple[int, ...] = ()
+    """Of a convolutional nn.Sequential that module:function makes, such as 1 28 28."""
+    encode: bool = False
+    """The data are inputs: make the outputs from them, with noise of --noise-level, and compare in the end."""
+    prior: tuple[str, ...] = ()
+    """Any of box, huber-tv, l1, non-negative, tikhonov, total-variation, wavelet, with factors as in 0.1*l1, added
+    up; none for no prior. By default total-variation for images and tikhonov for vectors."""
+    weight: str = "0.02"
+    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve."""
+    per_image: bool = False
+    """Choose the weight for every image alone."""
+    noise_level: float | None = None
+    """Standard deviation of the noise in the outputs."""
+    algorithm: str = "sweep"
+    """sweep, paper, exact (one layer), nested-adam or nested-pdhg."""
+    start: Path | None = None
+    """First guesses of the inputs, in a file like the data."""
+    decoder: str | None = None
+    """A model, named like the model itself, whose outputs for the data are the first guesses."""
+    anchor: float = 0.0
+    """How strongly inputs are held at the first guesses."""
+    max_steps: int | None = None
+    """Steps per image; the algorithm's usual number by default."""
+    tolerance: float | None = None
+    """Relative change at which an image is done."""
+    time_limit: float | None = None
+    """Seconds for all images."""
+    project: bool = False
+    """Move outputs that the last activation cannot produce into its range instead of refusing them."""
+    images: int | None = None
+    """Use only the first ones."""
+    seed: int = 0
+    """Of the noise of --encode."""
+    threads: int | None = None
+    """Threads of torch; its own choice by default."""
+
+    def collect(self) -> Record:
+        self._check()
+        network = read_model(self.model, self.weights, self.input_shape or None)
+        truth, y = self._outputs(network)
+        start = self._start(network, y)
+        begin = time.perf_counter()
+        found = self._invert(network, y, start)
+        record = self._record(network, y, found, truth) | {"seconds": time.perf_counter() - begin}
+        return record | {"files": self._write(found, start, truth)}
+
+    def _check(self) -> None:
+        if self.threads is not None:
+            torch.set_num_threads(check_size("threads", self.threads))
+        if self.images is not None:
+            check_size("images", self.images)
+        if self.noise_level is not None:
+            check_positive("noise-level", self.noise_level)
+        if self.algorithm not in ALGORITHMS:
+            invalid_value("algorithm", f"one of {', '.join(ALGORITHMS)}", repr(self.algorithm))
+        if self.start is not None and self.decoder is not None:
+            invalid_value("invert", "--start or --decoder", "both")
+        self._weight()  # before anything is read
+
+    def _weight(self) -> float | WeightRule:
+        if self.weight in RULES:
+            return RULES[self.weight](per_image=self.per_image)
+        try:
+            return float(self.weight)
+        except ValueError:
+            invalid_value("weight", f"a number or one of {', '.join(RULES)}", repr(self.weight))
+
+    def _prior_names(self, network: Network) -> tuple[str, ...]:
+        return self.prior or (("total-variation",) if len(network.in_shape) == 3 else ("tikhonov",))
+
+    def _prior(self, network: Network) -> Prior | None:
+        names = self._prior_names(network)
+        if names == ("none",):
+            return None
+        parts = [_prior_part(name) for name in names]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    @torch.no_grad()
+    def _outputs(self, network: Network) -> tuple[Tensor | None, Tensor]:
+        """The true inputs, where they are known, and the outputs."""
+        shape = network.in_shape if self.encode else network.out_shape
+        data = read_batch(self.data, shape, network.like)[: self.images]
+        if not self.encode:
+            return None, data
+        y = network(data)
+        noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(self.seed), dtype=y.dtype)
+        return data, y + (self.noise_level or 0.0) * noise
+
+    @torch.no_grad()
+    def _start(self, network: Network, y: Tensor) -> Tensor | None:
+        if self.start is not None:
+            return read_batch(self.start, network.in_shape, network.like)[: self.images]
+        return None if self.decoder is None else read_model(self.decoder)(y)
+
+    def _invert(self, network: Network, y: Tensor, start: Tensor | None) -> Inversion:
+        with Progress(quiet=self.json) as progress:
+            progress.start("inverting", time_limit=self.time_limit)
+            count = 0
+
+            def note(step: Step) -> None:
+                nonlocal count
+                count += 1
+                progress.update(count, objective=step.value, running=step.extra.get("running"))
+
+            return invert(
+                network,
+                y,
+                self._prior(network),
+                self._weight(),
+                noise_level=self.noise_level,
+                algorithm=self.algorithm,
+                start=start,
+                anchor=self.anchor,
+                max_steps=self.max_steps,
+                tolerance=self.tolerance,
+                time_limit=self.time_limit,
+                on_infeasible="project" if self.project else "refuse",
+                progress=note,
+            )
+
+    def _record(self, network: Network, y: Tensor, found: Inversion, truth: Tensor | None) -> Record:
+        trace = found.weight_trace
+        quality = None if truth is None else psnr(found.x, truth)
+        rows = [
+            {
+                "status": Status(int(found.status[k])).name.lower(),
+                "steps": int(found.steps[k]),
+                "weight": float(found.weight[k]),
+                "residual": _number(found.residual[k]),
+                "objective": _number(found.objective[k]),
+                "duality gap": None if found.duality_gap is None else _number(found.duality_gap[k]),
+                "psnr": None if quality is None else _number(quality[k]),
+            }
+            for k in range(len(found.x))
+        ]
+        expected = None if self.noise_level is None else self.noise_level * math.sqrt(y[0].numel())
+        return {
+            "model": self.model,
+            "data": str(self.data),
+            "in_shape": list(network.in_shape),
+            "out_shape": list(network.out_shape),
+            "prior": " + ".join(self._prior_names(network)),
+            "algorithm": self.algorithm,
+            "message": found.message,
+            "converged": found.converged,
+            "counts": dict(found.counts),
+            "residual": _number(found.residual.double().mean()),
+            "residual of the noise": expected,
+            "gaps": [_number(gap) for gap in found.gaps.double().mean(0)],
+            "weight": float(found.weight.double().mean()),
+            "psnr": None if quality is None else _number(quality.double().mean()),
+            "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
+            "images": rows,
+        }
+
+    def _write(self, found: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
+        """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
+        if self.out is None:
+            return []
+        self.out.mkdir(parents=True, exist_ok=True)
+        np.save(self.out / "x.npy", found.x.numpy(), allow_pickle=False)
+        files = ["invert.json", "x.npy"]
+        if not can_draw():
+            return files
+        from torchlift import plot
+
+        if is_picture(tuple(found.x.shape[1:])):
+            write_pictures(self.out / "images", found.x)
+            rows = {"input": truth, "start": start, "inversion": found.x}
+            shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
+            plot.pictures(shown).savefig(self.out / "inversion.png", dpi=150)
+            files += ["images", "inversion.png"]
+        if found.weight_trace is not None:
+            chosen = float(found.weight.double().mean())
+            plot.weights(found.weight_trace.rows(), chosen).savefig(self.out / "weights.png", dpi=150)
+            files.append("weights.png")
+        return files
+
+    def show(self, record: Record, console: Console) -> None:
+        console.print(record["message"])
+        console.print()
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        expected = record["residual of the noise"]
+        noise = "" if expected is None else f" (the noise alone: {expected:.4g})"
+        table.add_row(
+            "residual", f"{record['residual']:.4g}{noise}" if record["residual"] is not None else "not finite"
+        )
+        table.add_row("prior", f"{record['prior']}, weight {record['weight']:.4g}")
+        if record["psnr"] is not None:
+            table.add_row("PSNR", f"{record['psnr']:.2f} dB")
+        speed = 1e3 * record["seconds"] / len(record["images"])
+        table.add_row("time", f"{record['seconds']:.2f} s, {speed:.3g} ms per image")
+        if self.out is not None:
+            table.add_row("files", f"{self.out}: {', '.join(record['files'])}")
+        console.print(table)
+
+
+def _prior_part(text: str) -> Prior:
+    """A prior by name, perhaps with a factor: 0.1*l1."""
+    factor, _, name = text.rpartition("*")
+    if name not in PRIOR_NAMES:
+        invalid_value("prior", f"names among {', '.join(PRIOR_NAMES)}, or none alone", repr(name))
+    prior = PRIORS[name].example()
+    if not factor:
+        return prior
+    try:
+        return float(factor) * prior
+    except ValueError:
+        invalid_value("prior", "a factor and a name, such as 0.1*l1", repr(text))
+
+
+def _number(value: Tensor) -> float | None:
+    """JSON has no NaN and no infinity: both become null."""
+    found = float(value)
+    return found if math.isfinite(found) else None

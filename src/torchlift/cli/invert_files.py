@@ -1,0 +1,174 @@
+"""What `torchlift invert` reads and writes: models, batches of arrays or pictures, pictures of the results."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.format import read_array
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from torchlift.core.checks import Shape
+from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.imaging.idx import read_idx
+from torchlift.models import load_model
+from torchlift.networks import Network, lift
+
+MOST_PICTURES = 1000
+"""PNG files that are written at most; x.npy holds all images."""
+
+
+def read_model(name: str, weights: Path | None = None, input_shape: Shape | None = None) -> Network:
+    """A network that was saved, or one that a function of the user's makes, in evaluation mode.
+
+    Args:
+        name: a folder of `save_model`, the folder of a run of `torchlift train`, or module:function.
+        weights: a safetensors file for what the function makes.
+        input_shape: of a convolutional `nn.Sequential` that the function makes.
+    """
+    if ":" in name and not Path(name).exists():
+        return _made(name, weights, input_shape)
+    if weights is not None or input_shape is not None:
+        hint = "A saved model has its own."
+        invalid_value("invert", "module:function beside --weights and --input-shape", f"the folder {name}", hint)
+    folder = Path(name).expanduser()
+    inner = folder / "model"
+    return load_model(inner if inner.is_dir() else folder).eval()
+
+
+def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
+    """Samples (B, *shape) from a .npy file, a .png file, a folder of them, or an IDX file (plain or gzip).
+
+    Pictures and IDX images are scaled to [0, 1]; arrays are taken as they are. One sample needs no batch axis.
+    """
+    path = path.expanduser()
+    if not path.exists():
+        raise DataError(message(f"{path}", "a file or folder", "nothing there"))
+    if path.suffix == ".npy":
+        found = _array(path)
+    elif path.is_dir() or path.suffix.lower() == ".png":
+        files = sorted(path.glob("*.png")) if path.is_dir() else [path]
+        if not files:
+            raise DataError(message(f"{path}", "a folder of .png files", "none"))
+        found = torch.stack(_same_size(path, [_picture(file, shape) for file in files]))
+    elif "idx" in path.name:
+        found = read_idx(path, shape=(None, None, None)).double()[:, None] / 255
+    else:
+        raise DataError(message(f"{path}", "a .npy, .png or IDX file, or a folder of .png", repr(path.name)))
+    dtype = torch.get_default_dtype() if like is None else like.dtype
+    return _shaped(path, found, shape).to(dtype)
+
+
+def write_pictures(folder: Path, images: Tensor) -> int:
+    """One 8-bit PNG per image (1 or 3 channels), values clamped to [0, 1]; returns how many were written."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = (images[:MOST_PICTURES].detach().cpu().double().clamp(0, 1) * 255).round().to(torch.uint8)
+    for index, image in enumerate(pixels):
+        array = image[0] if len(image) == 1 else image.movedim(0, -1)
+        Image.fromarray(array.numpy()).save(folder / f"{index:04d}.png")
+    return len(pixels)
+
+
+def is_picture(shape: Shape) -> bool:
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def can_draw() -> bool:
+    """Whether pillow and matplotlib are installed."""
+    return find_spec("PIL") is not None and find_spec("matplotlib") is not None
+
+
+def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network:
+    module, _, function = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        invalid_value("invert model", "a folder, or module:function", repr(name))
+    before = list(sys.path)
+    sys.path.append(str(Path.cwd()))  # last: nothing in it can take the place of an installed package
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        hint = "Run it in the folder of the module."
+        invalid_value(f"invert model {name}", "a module that can be imported", error, hint)
+    finally:
+        sys.path[:] = before
+    if not callable(getattr(found, function, None)):
+        invalid_value(f"invert model {name}", f"a function {function} in {module}", "none")
+    made = getattr(found, function)()
+    if not isinstance(made, Network | nn.Sequential):
+        invalid_type(f"invert model {name}", "a function that returns a Network or an nn.Sequential", made)
+    if weights is not None:
+        _fill(made, weights)
+    made.eval()
+    return made if isinstance(made, Network) else lift(made, input_shape)
+
+
+def _fill(module: nn.Module, weights: Path) -> None:
+    try:
+        tensors = load_file(weights.expanduser())
+    except (OSError, SafetensorError) as error:
+        raise DataError(message(f"weights {weights}", "a readable .safetensors file", error)) from error
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
+        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (wanted, found))
+        raise DataError(message(f"weights {weights}", expected, got, "They belong to another network."))
+    module.load_state_dict(tensors)
+
+
+def _array(path: Path) -> Tensor:
+    try:
+        with path.open("rb") as stream:
+            array = read_array(stream, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(message(f"{path}", "a readable .npy file", error)) from error
+    if array.dtype.kind not in "fiub":
+        raise DataError(message(f"{path}", "an array of numbers", array.dtype))
+    return torch.from_numpy(array.astype(np.float64))
+
+
+def _picture(file: Path, shape: Shape) -> Tensor:
+    """(C, H, W) in [0, 1], grey unless three channels are wanted."""
+    if find_spec("PIL") is None:
+        raise DataError(message(f"{file}", "the package pillow", "none", "Try `pip install torchlift[plot]`."))
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file, formats=["PNG"]) as picture:
+            pixels = np.array(picture.convert("RGB" if shape[0] == 3 and len(shape) == 3 else "L"))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DataError(message(f"{file}", "a readable PNG picture", error)) from error
+    tensor = torch.from_numpy(pixels).double() / 255
+    return tensor[None] if tensor.ndim == 2 else tensor.movedim(-1, 0)
+
+
+def _same_size(path: Path, pictures: list[Tensor]) -> list[Tensor]:
+    sizes = sorted({tuple(picture.shape) for picture in pictures})
+    if len(sizes) > 1:
+        raise DataError(message(f"{path}", "pictures of one size", f"{sizes[0]} and {sizes[1]}"))
+    return pictures
+
+
+def _shaped(path: Path, found: Tensor, shape: Shape) -> Tensor:
+    """(B, *shape): axes of size 1 may be left out, and samples may be flat."""
+    if _squeezed(found.shape) == _squeezed(shape):
+        return found.reshape(1, *shape)
+    one = tuple(found.shape[1:])
+    if found.ndim and len(found) and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),)):
+        return found.reshape(-1, *shape)
+    raise DataError(message(f"{path}", f"samples of shape {shape}", f"an array {tuple(found.shape)}"))
+
+
+def _squeezed(shape: Iterable[int]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)

@@ -1,0 +1,71 @@
+"""Pictures of inversions show what they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchlift import plot
+from torchlift.core.errors import InvalidValueError
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 1, 4, 5), (3, 3, 4, 5)])
+def test_every_image_has_its_place(shape: tuple[int, ...]) -> None:
+    first, second = torch.rand(shape), torch.rand(shape)
+    figure = plot.pictures({"input": first, "inversion": second})
+    assert len(figure.axes) == 6
+    assert figure.axes[3].get_ylabel() == "inversion"
+    shown = np.asarray(figure.axes[4].images[0].get_array())
+    wanted = second[1] if second.ndim == 3 else second[1, 0] if shape[1] == 1 else second[1].movedim(0, -1)
+    np.testing.assert_allclose(shown, wanted.double())
+    figure.canvas.draw()
+
+
+def test_values_outside_the_greys_are_clamped() -> None:
+    shown = plot.pictures({"x": torch.tensor([[[-1.0, 0.5], [2.0, 1.0]]])}).axes[0].images[0]
+    assert np.asarray(shown.get_array()).tolist() == [[0.0, 0.5], [1.0, 1.0]]
+
+
+def test_trials_are_in_order_and_the_choice_is_marked() -> None:
+    rows = [{"weight": 0.1, "SURE": 3.0}, {"weight": 0.001, "SURE": 5.0}, {"weight": 0.01, "SURE": 1.0}]
+    axis = plot.weights(rows, 0.02).axes[0]
+    assert list(axis.lines[0].get_xdata()) == [0.001, 0.01, 0.1]
+    assert list(axis.lines[0].get_ydata()) == [5.0, 1.0, 3.0]
+    assert list(axis.lines[1].get_xdata()) == [0.02, 0.02]
+    assert (axis.get_xscale(), axis.get_ylabel()) == ("log", "SURE")
+    assert len(plot.weights(rows).axes[0].lines) == 1
+
+
+def record(level: float, noise: float, gain: float) -> dict[str, Any]:
+    cells = [{"name": "Adam", "gain": [gain, 0.1]}, {"name": "sweep", "gain": [2 * gain, 0.2]}]
+    return {"level": level, "noise": noise, "contestants": cells}
+
+
+def test_gains_have_a_panel_per_level() -> None:
+    rows = [record(0.1, 0.3, 1.0), record(0.1, 0.1, 2.0), record(0.2, 0.1, 3.0)]
+    figure = plot.gains(rows)
+    assert [axis.get_title() for axis in figure.axes] == ["trained to 0.1", "trained to 0.2"]
+    sweep = figure.axes[0].containers[1].lines[0]
+    assert list(sweep.get_xdata()) == [0.1, 0.3]
+    assert list(sweep.get_ydata()) == [4.0, 2.0]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["Adam", "sweep"]
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: plot.pictures({}), "rows of equally many images, got none"),
+        (lambda: plot.pictures({"a": torch.rand(2, 3, 3), "b": torch.rand(1, 3, 3)}), "equally many"),
+        (lambda: plot.pictures({"a": torch.rand(2, 2, 3, 3)}), r"one or three channels, got \(2, 2, 3, 3\)"),
+        (lambda: plot.weights([]), "at least one trial"),
+        (lambda: plot.gains([]), "at least one record"),
+    ],
+)
+def test_bad_input_is_refused(call: Any, match: str) -> None:
+    with pytest.raises(InvalidValueError, match=match):
+        call()
