@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from torchlift.configuration.own_code import call_named
 from torchlift.core.checks import Shape
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.imaging.idx import read_idx
 from torchlift.models import load_model
 from torchlift.networks import Network, lift
@@ -90,23 +88,7 @@ def can_draw() -> bool:
 
 
 def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network:
-    module, _, function = name.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), function)):
-        invalid_value("invert model", "a folder, or module:function", repr(name))
-    before = list(sys.path)
-    sys.path.append(str(Path.cwd()))  # last: nothing in it can take the place of an installed package
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        hint = "Run it in the folder of the module."
-        invalid_value(f"invert model {name}", "a module that can be imported", error, hint)
-    finally:
-        sys.path[:] = before
-    if not callable(getattr(found, function, None)):
-        invalid_value(f"invert model {name}", f"a function {function} in {module}", "none")
-    made = getattr(found, function)()
-    if not isinstance(made, Network | nn.Sequential):
-        invalid_type(f"invert model {name}", "a function that returns a Network or an nn.Sequential", made)
+    made = call_named(f"invert model {name!r}, which is no folder", name)
     if weights is not None:
         _fill(made, weights)
     made.eval()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,9 +13,10 @@ from torch import nn
 from torchlift.configuration.data import Samples
 from torchlift.configuration.fields import check_choice
 from torchlift.configuration.memory import check_fits
+from torchlift.configuration.own_code import call_named, reason
 from torchlift.configuration.settings import NetworkSettings
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
-from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_type, invalid_value, message
+from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
 from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
 from torchlift.operators import Dense, FiniteDifference, LinearOperator, Reshape, dct_matrix
 from torchlift.operators.context import map_context
@@ -72,7 +68,7 @@ def _built(kind: str, settings: NetworkSettings, samples: Samples) -> Network:
         raise
     except (ArithmeticError, ValueError, RuntimeError, MemoryError) as error:  # such as a step of 1/0² or no room
         where = f"[network] {settings.kind}"
-        raise InvalidValueError(message(where, "numbers of ordinary size", _reason(error))) from error
+        raise InvalidValueError(message(where, "numbers of ordinary size", reason(error))) from error
 
 
 def torch_dtype(settings: NetworkSettings) -> torch.dtype:
@@ -219,42 +215,11 @@ def _positive(settings: NetworkSettings, name: str, usual: float) -> float:
 
 
 def _own(path: str, samples: Samples) -> Network:
-    """What a function of the user's returns; modules of the current folder are found too."""
-    where, (module, _, name) = f"[network] kind {path!r}", path.partition(":")
-    parts = [*module.split("."), *name.split(".")]
-    if not all(part.isidentifier() for part in parts):
-        invalid_value(where, "module:function, such as mypackage.models:denoiser", repr(path))
-    with _current_folder_importable():
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-            made = found()
-        except TorchliftError:
-            raise
-        except Exception as error:  # whatever the user's code does, with `--debug` to see where
-            hint = "Modules of the current folder and installed ones are found; --debug shows more."
-            raise InvalidValueError(message(where, "a function that can be called", _reason(error), hint)) from error
+    made = call_named(f"[network] kind {path!r}", path)
     if isinstance(made, Network):
         return made
-    if not isinstance(made, nn.Sequential):
-        invalid_type(where, "a function that returns a Network or an nn.Sequential", made)
     leaf = next((each for each in made.modules() if not list(each.children())), None)
     return lift(made, None if isinstance(leaf, nn.Linear) else samples.in_shape)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    before = list(sys.path)
-    sys.path.append(str(Path.cwd()))  # last: nothing in it can take the place of an installed package
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 _BUILDERS: dict[str, Callable[[NetworkSettings, Samples], Network]] = {
