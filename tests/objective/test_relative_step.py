@@ -352,7 +352,7 @@ class TestSteps:
         y, x = _data(network, 12)
         run = _run(RelativeStep(), network, y, x, 100, share=lambda k: 1 - k / 100)
         first = run.points[1]["output.0.linear.weight"]
-        assert float(first.norm()) == pytest.approx(RelativeStep().start), "a layer of size nothing counts as one of norm 1"
+        assert float(first.norm()) == pytest.approx(RelativeStep().start), "size nothing counts as norm 1"
         best = torch.linalg.lstsq(torch.cat([y, torch.ones(12, 1).double()], 1), x).solution.T
         gap = run.points[-1]["output.0.linear.weight"][0] - best[:, :4]
         assert float(gap.norm()) < 0.1 * float(best[:, :4].norm())
