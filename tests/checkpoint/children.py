@@ -11,10 +11,8 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 
@@ -102,38 +100,6 @@ ACTIONS = (
     save_with_a_limit,
     fork_while_holding,
 )
-
-
-class Children:
-    """Starts actions in new processes, hears what they say, kills them."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).resolve())]
-        self._parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def start(self, action: str, *arguments: object) -> int:
-        assert self._parent.stdin is not None
-        print(json.dumps([action, *map(str, arguments)]), file=self._parent.stdin, flush=True)
-        return int(self.line())
-
-    def line(self) -> str:
-        assert self._parent.stdout is not None
-        return self._parent.stdout.readline().rstrip("\n")
-
-    def end(self) -> list[str]:
-        """All that is left to hear; the last line is the exit status."""
-        lines = [self.line()]
-        while not lines[-1].startswith("status "):
-            assert lines[-1], "the process that forks has died"
-            lines.append(self.line())
-        return lines
-
-    def run(self, action: str, *arguments: object) -> list[str]:
-        self.start(action, *arguments)
-        return self.end()
-
-    def close(self) -> None:
-        self._parent.communicate()
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpoint.children import Children, save, tensors_of
+from checkpoint.children import save, tensors_of
+from forks import Forks
 from torchlift.checkpoint import Checkpoint, Checkpoints, load_tensors, save_tensors
 from torchlift.core.errors import DataError
 
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 @pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    children = Children()
+def children() -> Iterator[Forks]:
+    children = Forks(Path(__file__).with_name("children.py"))
     yield children
     children.close()
 
@@ -40,7 +41,7 @@ def hidden_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name.startswith(".")}
 
 
-def test_kill_at_random_moments(tmp_path: Path, children: Children) -> None:
+def test_kill_at_random_moments(tmp_path: Path, children: Forks) -> None:
     moments = random.Random(0)
     for _ in range(10):
         process = children.start("save_forever", tmp_path)
@@ -67,7 +68,7 @@ def test_kill_at_random_moments(tmp_path: Path, children: Children) -> None:
 
 
 @pytest.mark.parametrize("step", [3, 2], ids=["new", "replaced"])
-def test_kill_before_every_use_of_the_file_system(tmp_path: Path, children: Children, step: int) -> None:
+def test_kill_before_every_use_of_the_file_system(tmp_path: Path, children: Forks, step: int) -> None:
     start = tmp_path / "start"
     save(Checkpoints(start, keep=1), 1, best=True)
     save(Checkpoints(start, keep=1), 2)
@@ -99,7 +100,7 @@ def test_kill_before_every_use_of_the_file_system(tmp_path: Path, children: Chil
     assert between_renames == (1 if step == 2 else 0)
 
 
-def test_a_system_that_refuses_to_write_more(tmp_path: Path, children: Children) -> None:
+def test_a_system_that_refuses_to_write_more(tmp_path: Path, children: Forks) -> None:
     save(Checkpoints(tmp_path), 1)
     said, status = children.run("save_with_a_limit", tmp_path, 2, 100_000)
     assert status == "status 0"
@@ -149,7 +150,7 @@ def test_a_model_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [item.name for item in tmp_path.iterdir()] == ["model"]
 
 
-def test_one_process_saves_and_others_may_load(tmp_path: Path, children: Children) -> None:
+def test_one_process_saves_and_others_may_load(tmp_path: Path, children: Forks) -> None:
     process = children.start("save_then_wait", tmp_path)
     assert children.line() == "saved"
     checkpoints = Checkpoints(tmp_path)
@@ -168,7 +169,7 @@ def test_one_process_saves_and_others_may_load(tmp_path: Path, children: Childre
     assert not half_done.exists()
 
 
-def test_the_lock_lasts_as_long_as_its_last_user(tmp_path: Path, children: Children) -> None:
+def test_the_lock_lasts_as_long_as_its_last_user(tmp_path: Path, children: Forks) -> None:
     first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
     save(first, 1)
     save(second, 2)
@@ -178,7 +179,7 @@ def test_the_lock_lasts_as_long_as_its_last_user(tmp_path: Path, children: Child
     assert children.run("try_to_save", tmp_path, 3, 10)[0] == "saved"
 
 
-def test_a_forked_process_is_another_one(tmp_path: Path, children: Children) -> None:
+def test_a_forked_process_is_another_one(tmp_path: Path, children: Forks) -> None:
     said, _ = children.run("fork_while_holding", tmp_path)
     assert "expected no other run that saves there" in said
     assert Checkpoints(tmp_path).steps() == [1]

@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -104,35 +103,6 @@ def run_with_a_limit(name: str, folder: str, size: str, checkpoint_every: str) -
 
 
 ACTIONS = {action.__name__: action for action in (run, run_slowly, run_with_a_limit)}
-
-
-class Runs:
-    """Starts actions in new processes, hears what they say."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
-        self._parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def start(self, action: str, *arguments: object) -> int:
-        """The number of the new process."""
-        assert self._parent.stdin is not None
-        print(json.dumps([action, *map(str, arguments)]), file=self._parent.stdin, flush=True)
-        return int(self.line())
-
-    def line(self) -> str:
-        assert self._parent.stdout is not None
-        return self._parent.stdout.readline().rstrip("\n")
-
-    def end(self) -> list[str]:
-        """All that is left to hear; the last line is the exit status."""
-        lines = [self.line()]
-        while not lines[-1].startswith("status "):
-            assert lines[-1], "the process that forks has died"
-            lines.append(self.line())
-        return lines
-
-    def close(self) -> None:
-        self._parent.communicate()
 
 
 def main() -> None:

@@ -17,19 +17,20 @@ import torch
 from torch import Tensor
 
 import torchlift as tl
+from forks import Forks
 from torchlift.checkpoint import Checkpoints
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.core.solution import Result
 from torchlift.liftings import Bregman, Conventional
 from torchlift.training import History, Training, read_history
-from training.runs import RUNS, Runs, arguments, train
+from training.runs import RUNS, arguments, train
 
 KILLS = 20
 
 
 @pytest.fixture(scope="module")
-def runs() -> Iterator[Runs]:
-    runs = Runs()
+def runs() -> Iterator[Forks]:
+    runs = Forks(Path(__file__).with_name("runs.py"), "-W", "error")
     yield runs
     runs.close()
 
@@ -120,7 +121,7 @@ def test_loaders_and_draws(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("name", ["sweep", "phases"])
-def test_kill_at_random_moments(name: str, tmp_path: Path, runs: Runs) -> None:
+def test_kill_at_random_moments(name: str, tmp_path: Path, runs: Forks) -> None:
     """kill −9, wherever it comes: while writing, while stepping, before the first checkpoint."""
     whole = train(name)
     moments, killed = random.Random(name), 0
@@ -141,7 +142,7 @@ def test_kill_at_random_moments(name: str, tmp_path: Path, runs: Runs) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, runs: Runs) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, runs: Forks) -> None:
     process = runs.start("run_slowly", "sweep", tmp_path)
     for _ in range(3):
         runs.line()
@@ -174,7 +175,7 @@ def test_ctrl_c_without_a_folder() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_one_run_per_folder(tmp_path: Path, runs: Runs) -> None:
+def test_one_run_per_folder(tmp_path: Path, runs: Forks) -> None:
     process = runs.start("run_slowly", "sweep", tmp_path)
     runs.line()
     with pytest.raises(DataError, match="no other run that saves there"):
@@ -242,7 +243,7 @@ def test_a_new_run_needs_a_new_folder(rows_only: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "every", "name"), [(10**4, 0, "step-"), (100, 60, "history.jsonl"), (-100, 60, "history.jsonl")]
 )
-def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: Runs) -> None:
+def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: Forks) -> None:
     """While a checkpoint, a row of the history or the history itself is written; what was saved before is intact."""
     saved = {path.name for path in interrupted(tmp_path)}
     size = (tmp_path / "history.jsonl").stat().st_size + room
