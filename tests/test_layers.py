@@ -31,18 +31,20 @@ LAYERS = {
     "solvers": 2,
     "imaging": 2,
     "priors": 2,
+    "records": 2,
     "objective": 3,
     "models": 3,
     "training": 4,
     "inversion": 4,
     "experiments": 5,
     "configuration": 5,
-    "cli": 6,
-    "__main__": 7,
+    "reproduce": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 """A part may import lower layers and itself; parts of one layer never import each other."""
 
-SIDE = {"plot": {"core"}, "report": {"core"}}
+SIDE = {"plot": {"core", "records"}, "report": {"core", "records"}}
 """Parts beside the layers, and all that they may import. Only the top layer may import them."""
 
 TOP = 5
