@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import torchlift
 from torchlift.cli import info, main
 from torchlift.cli.app import COMMANDS
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = ", ".join(COMMANDS)
 
 
@@ -58,10 +60,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["info", "--jsn"], "--jsn"),
         (["info", "surplus"], "surplus"),
         (["info", "--out"], "--out"),
-        (["demo", "--images", "many"], "--images"),
-        (["demo", "--images", "0"], "a whole number >= 1, got 0"),
-        (["demo", "--images", "1001"], "at most 1000, got 1001"),
-        (["demo", "--seed", "-1"], "a whole number from 0"),
+        (["demo", "--seconds", "many"], "--seconds"),
+        (["demo", "--seconds", "0"], "demo: --seconds: expected a number > 0, got 0.0"),
+        (["demo", "--seed", "-1"], "a whole number >= 0, got -1"),
     ],
 )
 def test_bad_input_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
@@ -80,7 +81,7 @@ def test_unusable_folder_gets_one_line(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_debug_shows_where_an_error_came_from() -> None:
     with pytest.raises(torchlift.core.errors.InvalidValueError):
-        main(["demo", "--images", "0", "--debug"])
+        main(["demo", "--seconds", "0", "--debug"])
 
 
 def test_info_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -94,7 +95,9 @@ def test_info_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "cpu" in record["machine"]["devices"]
     assert record["data"]["digits"] == "5000 train, 500 validation, 1000 test (checksums match)"
     assert str(tmp_path / "nowhere") in record["data"]["mnist"]
-    assert set(record["extras"]) == {"plot", "report", "tensorboard", "deepinv"}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert set(record["extras"]) == extras.keys() - {"test", "docs"}
 
 
 def test_info_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,9 +110,9 @@ def test_info_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_absent_extras_say_how_to_install_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(info.EXTRAS, "report", "no-such-package")
+    monkeypatch.setitem(info.EXTRAS, "plot", "no-such-package")
     _, out, _ = run(capsys, "info")
-    assert 'absent; pip install "torchlift[report]"' in out
+    assert 'absent; pip install "torchlift[plot]"' in out
 
 
 def test_info_finds_the_full_set(
@@ -118,26 +121,6 @@ def test_info_finds_the_full_set(
     monkeypatch.setenv("TORCHLIFT_DATA", str(full_mnist_path))
     _, out, _ = run(capsys, "info", "--json")
     assert json.loads(out)["data"]["mnist"] == f"{full_mnist_path} (checksums match)"
-
-
-def test_demo_json_shows_that_every_network_has_the_unified_form(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, "demo", "--json", "--images", "3")
-    assert (status, err) == (0, "")
-    rows = json.loads(out)["networks"]
-    assert len(rows) >= 7
-    for row in rows:
-        assert row["coupling"] < 1e-10
-        assert row["activation"] < 1e-10
-        assert row["plain"] is None or row["plain"] < 1e-10
-        assert row["depth"] >= 1
-
-
-def test_demo_text(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, "demo", "--images", "3")
-    assert (status, err) == (0, "")
-    for name in ("Perceptron", "Shallow", "MLP", "ResNet", "LISTA", "PrimalDual", "autoencoder"):
-        assert name in out
-    assert "W =" in out
 
 
 def test_module_and_script_are_the_same_command() -> None:
@@ -150,11 +133,11 @@ def test_module_and_script_are_the_same_command() -> None:
 
 
 def test_a_terminal_without_greek_letters_is_enough() -> None:
-    command = [sys.executable, "-m", "torchlift", "demo", "--images", "1"]
+    command = [sys.executable, "-m", "torchlift", "reproduce", "list"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Perceptron" in done.stdout
+    assert "?(W u + b)" in done.stdout
 
 
 def test_a_closed_pipe_is_quiet() -> None:

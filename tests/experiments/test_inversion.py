@@ -120,7 +120,7 @@ def test_a_loss_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(DataError, match=r"expected a loss of 1e-09, got 0\.\d+ after 1 epochs"):
         autoencoder.trained((0.2, 1e-9), HASTY)
-    assert (HASTY.folder(0.2) / "training").exists()  # what was reached is kept
+    assert (HASTY.folder / "0.2" / "training").exists()  # what was reached is kept
 
 
 @pytest.mark.parametrize(

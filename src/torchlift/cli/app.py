@@ -22,12 +22,25 @@ from torchlift.cli.command import Command
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
 from torchlift.cli.invert import Invert
+from torchlift.cli.report import Report
+from torchlift.cli.reproduce import Reproduce
 from torchlift.cli.train import Train
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
 COMMANDS: dict[str, type[Command]] = {
     command.name: command
-    for command in (Demo, Info, Train, Invert, BenchInversion, BenchLayers, BenchSolvers, BenchTraining)
+    for command in (
+        Demo,
+        Info,
+        Train,
+        Invert,
+        Reproduce,
+        Report,
+        BenchInversion,
+        BenchLayers,
+        BenchSolvers,
+        BenchTraining,
+    )
 }
 """By name; a name of two words, such as "bench layers", is written as two arguments."""
 

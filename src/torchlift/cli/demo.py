@@ -1,116 +1,341 @@
-"""`torchlift demo`: every architecture, and a check that it has the unified form."""
+"""`torchlift demo`: what lifting is good for, on the bundled digits, in about two minutes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import sys
+import time
+import webbrowser
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import torch
+import tyro
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Lines
 from torch import Tensor, nn
 
+from torchlift import records, report
 from torchlift.cli.command import Command, Record
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_value
-from torchlift.imaging import load_digits
-from torchlift.networks import LISTA, MLP, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
-from torchlift.operators import Blur, Dense, FiniteDifference, Reshape, gaussian_kernel
-from torchlift.prox import ReLU, SoftThreshold
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.solution import Result
+from torchlift.experiments.autoencoder import IMAGE, build
+from torchlift.imaging import Denoising, load_digits, psnr
+from torchlift.inversion import Inversion, invert
+from torchlift.liftings import Conventional
+from torchlift.networks import MLP, Chain, lift
+from torchlift.priors import Box, TotalVariation
+from torchlift.prox import SoftThreshold
+from torchlift.training import TorchOptimiser, Training, initialise_weights, train
 
-IMAGE, PIXELS = (1, 28, 28), 784
+PAGE = "report.html"
+SHOWN = 8
+NOISE = 0.1
+BATCH = 50
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done.
+
+    Arguments:
+        layers: of the denoiser.
+        images: for training; a tenth as many are held out, and as many again are reported.
+        steps: of each training; None for as many as the seconds allow.
+        inverted: images whose codes are inverted.
+        sweeps: of the inversion.
+    """
+
+    layers: int
+    images: int
+    steps: int | None
+    inverted: int
+    sweeps: int
+
+
+FULL = Size(layers=7, images=5000, steps=None, inverted=100, sweeps=40)
+TINY = Size(layers=1, images=80, steps=2, inverted=8, sweeps=2)
+THRESHOLD = 0.2
+
+USUAL, THROUGH = "torch's default start", "pass-through start"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Build every architecture and check its unified form on the bundled digits."""
+    """Train a denoiser by lifting and by back-propagation, invert an encoder, and show both on a page."""
 
     name: ClassVar[str] = "demo"
 
-    images: int = 50
-    """How many of the bundled test images to use."""
+    seconds: float = 15.0
+    """Time for each of five trainings."""
     seed: int = 0
-    """Seed of the random weights."""
+    """Of weights, noise and the order of the images."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/demo")
+    """Where the record and the page go; those of an earlier demonstration are replaced."""
+    open: bool = False
+    """Open the page in a browser."""
+    tiny: bool = False
+    """Two steps on a few images, to see that everything runs."""
 
     def collect(self) -> Record:
-        digits = load_digits("test", dtype=torch.float64).images
-        if check_size("demo: --images", self.images) > len(digits):
-            invalid_value("demo: --images", f"at most {len(digits)}", self.images)
-        if not 0 <= self.seed < 2**63:
-            invalid_value("demo: --seed", "a whole number from 0 to 2**63 - 1", self.seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            networks = architectures()
-        rows = [check(name, network, digits[: self.images]) for name, network in networks.items()]
-        return {"images": self.images, "seed": self.seed, "networks": rows, "picture": networks["ResNet"].picture()}
+        check_positive("demo: --seconds", self.seconds)
+        check_size("demo: --seed", self.seed, minimum=0)
+        begin = time.perf_counter()
+        size = TINY if self.tiny else FULL
+        denoised, encoded = self._denoise(size), self._invert(size)
+        seconds = time.perf_counter() - begin
+        made = _record(self, size, denoised, encoded, seconds)
+        records.save_record(self.out, made)
+        page = self.out / PAGE
+        page.write_text(report.html([made]), encoding="utf-8")
+        if self.open:
+            webbrowser.open(page.resolve().as_uri())
+        return {
+            "seed": self.seed,
+            "layers": size.layers,
+            "threshold": THRESHOLD,
+            "denoising": denoised.rows(),
+            "inversion": encoded.rows(),
+            "seconds": seconds,
+            "report": str(page),
+        }
 
     def show(self, record: Record, console: Console) -> None:
-        console.print(f"N(y) = K u + d,  M u = V z,  z = σ(W u + b)  on {record['images']} bundled digits, float64\n")
-        table = Table("network", "parameters", "J", "output", box=SIMPLE)
-        for heading in ("‖Mu−Vz‖", "‖z−σ(Wu+b)‖", "‖N−plain‖"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in record["networks"]:
-            size = "×".join(map(str, row["output"]))
-            found = (row["coupling"], row["activation"], row["plain"])
-            errors = ("" if error is None else f"{error:.0e}" for error in found)
-            table.add_row(row["name"], f"{row['parameters']:,}", str(row["depth"]), size, *errors)
-        console.print(table)
-        console.print("plain: the same chain as an nn.Sequential.\n\nBlocks of the ResNet:\n")
-        console.print(record["picture"], soft_wrap=True)
+        threshold, layers = record["threshold"], record["layers"]
+        console.print(
+            f"\nDenoising: {layers} layers of soft-thresholding, which turns what is below {threshold} to zero"
+        )
+        console.print(_lines(record["denoising"]))
+        console.print("Inversion: from noisy codes of an encoder back to its images")
+        console.print(_lines(record["inversion"]))
+        console.print("PSNR in dB, mean over images that no training saw; more is better.")
+        console.print(f"Curves and pictures: {record['report']}", soft_wrap=True)
+
+    def _denoise(self, size: Size) -> Denoised:
+        data, held_out, unseen = (
+            _noisy(split, count, 10 * self.seed + number) for number, (split, count) in enumerate(_splits(size).items())
+        )
+        found: dict[str, Training] = {}
+        restored: dict[str, Tensor] = {}
+        for number, (name, start, options) in enumerate(_contestants(), start=1):
+            self._tell(f"{number}/5  denoiser, {name}")
+            generator = torch.Generator().manual_seed(self.seed)
+            network = MLP([784] * (size.layers + 2), SoftThreshold(THRESHOLD), generator=generator)
+            if start == THROUGH:
+                initialise_weights(network, "pass-through", generator=generator)
+            found[name] = self._train(network, data, held_out, size, batch_size=BATCH, **options)
+            with torch.no_grad():
+                restored[name] = found[name].network(unseen[0])
+        return Denoised(*unseen, found, restored)
+
+    def _invert(self, size: Size) -> Encoded:
+        """An autoencoder trained in the ordinary way; its encoder is inverted at noisy codes."""
+        self._tell("5/5  autoencoder, back-propagation")
+        splits = _splits(size)
+        images, held_out = (load_digits(split).images[: splits[split]] for split in ("train", "validation"))
+        encoder, decoder = build(self.seed)
+        whole = lift(nn.Sequential(*encoder, *decoder), IMAGE)
+        options = {"lifting": Conventional(), "solver": _adam(2e-3), "batch_size": BATCH}
+        training = self._train(whole, (images, images), (held_out, held_out), size, **options)
+        modules = list(whole.to_sequential())
+        parts = nn.Sequential(*modules[: len(encoder)]), nn.Sequential(*modules[len(encoder) :])
+        x = load_digits("test").images[: size.inverted]
+        self._tell(f"     inversion of {len(x)} codes")
+        with torch.no_grad():
+            codes = parts[0](x)
+            noise = torch.randn(codes.shape, generator=torch.Generator().manual_seed(self.seed))
+            codes = codes + NOISE * noise
+            guess = parts[1](codes).clamp(0, 1)
+        found = invert(
+            lift(parts[0], IMAGE), codes, TotalVariation() + Box(0.0, 1.0), 0.01,
+            start=guess, anchor=10 * NOISE**2, max_steps=size.sweeps,
+        )  # fmt: skip
+        if found.counts.get("stopped"):
+            raise KeyboardInterrupt
+        return Encoded(x, guess, found, training)
+
+    def _train(self, network: Chain, data: Any, held_out: Any, size: Size, **options: Any) -> Training:
+        budget = {"time_limit": self.seconds} if size.steps is None else {"steps": size.steps}
+        result = train(
+            network, data, validation=held_out, metrics=("psnr",), seed=self.seed, progress=not self.json,
+            **budget, **options,
+        )  # fmt: skip
+        if result.result is Result.INTERRUPTED:
+            raise KeyboardInterrupt
+        return result.raise_if_failed()
+
+    def _tell(self, text: str) -> None:
+        if not self.json:
+            print(text, file=sys.stderr, flush=True)
 
 
-def architectures() -> dict[str, Network]:
-    """One network of each kind, in double precision."""
-    # An orthonormal dictionary for LISTA; the blur is the forward model of both unrolled networks.
-    orthonormal = torch.linalg.qr(torch.randn(PIXELS, PIXELS, dtype=torch.float64)).Q
-    dictionary = Reshape((PIXELS,), IMAGE) @ Dense(orthonormal)
-    blur = Blur(gaussian_kernel(5, 1.0).double(), IMAGE)
-    networks: dict[str, Network] = {
-        "Perceptron": Perceptron(PIXELS, 10),
-        "Shallow": Shallow(PIXELS, [32, 32], 10),
-        "MLP": MLP([PIXELS, 256, 256, 10], activation=ReLU()),
-        "MLP, soft": MLP([PIXELS] * 4, activation=SoftThreshold(0.2)),
-        "ResNet": ResNet(PIXELS, [128, 128, 128], 10),
-        "LISTA": LISTA(blur, dictionary, 5),
-        "PrimalDual": PrimalDual(blur, FiniteDifference(IMAGE), 5),
-        "autoencoder": lift(autoencoder(), input_shape=IMAGE),
-    }
-    return {name: network.double() for name, network in networks.items()}
+def _splits(size: Size) -> dict[str, int]:
+    """For training, for choosing the best parameters, and for the numbers that are shown."""
+    return {"train": size.images, "validation": size.images // 10, "test": size.images // 10}
 
 
-def autoencoder() -> nn.Sequential:
-    """A convolutional autoencoder of 28 × 28 images with a code of 392 numbers."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 8, 4, stride=2, padding=1), nn.ReLU()),
-        *(nn.Conv2d(8, 16, 4, stride=2, padding=1), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(PIXELS, 392)),
-        *(nn.Linear(392, PIXELS), nn.ReLU(), nn.Unflatten(1, (16, 7, 7))),
-        *(nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), nn.ReLU()),
-        nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1),
+def _noisy(split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    x = load_digits(split).images[:count]
+    return Denoising().degrade(x, torch.Generator().manual_seed(seed)).y.flatten(1), x.flatten(1)
+
+
+def _adam(rate: float) -> TorchOptimiser:
+    return TorchOptimiser(partial(torch.optim.Adam, lr=rate), "cosine")
+
+
+def _contestants() -> list[tuple[str, str, dict[str, Any]]]:
+    """(name, start of the weights, options of `train`); each pair has the same start."""
+    tape = {"lifting": Conventional(), "solver": _adam(5e-4)}
+    return [
+        (f"back-propagation, {USUAL}", USUAL, tape),
+        (f"lifting, {USUAL}", USUAL, {"weights": "layer-wise"}),
+        (f"back-propagation, {THROUGH}", THROUGH, tape),
+        (f"lifting, {THROUGH}", THROUGH, {}),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Denoised:
+    """Noisy and clean images that no training saw, and what each network made of them."""
+
+    y: Tensor
+    x: Tensor
+    trainings: Mapping[str, Training]
+    restored: Mapping[str, Tensor]
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [{"name": "noisy images", "psnr": _psnr(self.y, self.x), "steps": None}]
+        for name, images in self.restored.items():
+            rows.append({"name": name, "psnr": _psnr(images, self.x), "steps": self.trainings[name].steps})
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Images, what the decoder makes of their noisy codes, and the inversion of the encoder."""
+
+    x: Tensor
+    guess: Tensor
+    inversion: Inversion
+    training: Training
+
+    def rows(self) -> list[dict[str, Any]]:
+        steps = self.training.steps
+        return [
+            {"name": "decoder", "psnr": _psnr(self.guess, self.x), "steps": steps},
+            {"name": "inverted encoder", "psnr": _psnr(self.inversion.x, self.x), "steps": None},
+        ]
+
+
+def _psnr(images: Tensor, x: Tensor) -> float:
+    return float(psnr(images.reshape(len(x), *IMAGE), x.reshape(len(x), *IMAGE)).mean())
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Lines:
+    table = Lines("", box=SIMPLE, show_edge=False)
+    for heading in ("PSNR", "steps"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(row["name"], f"{row['psnr']:.2f}", "" if row["steps"] is None else f"{row['steps']:,}")
+    return table
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def verdicts(denoising: Mapping[str, float], inversion: Mapping[str, float], decidable: bool) -> list[records.Verdict]:
+    """What the demonstration shows, or not: from PSNR by name."""
+    noisy = denoising["noisy images"]
+    usual, through = (
+        [denoising[f"{method}, {start}"] for method in ("back-propagation", "lifting")] for start in (USUAL, THROUGH)
     )
+    decoder, inverted = inversion["decoder"], inversion["inverted encoder"]
+    claims = [
+        (
+            "From torch's default start, lifting trains a denoiser where back-propagation stays worse than the noise.",
+            f"lifting {usual[1]:.2f} dB, back-propagation {usual[0]:.2f} dB, noisy images {noisy:.2f} dB",
+            usual[1] > noisy >= usual[0],
+        ),
+        (
+            "From a start that lets images pass through, lifting is at least as good in the same time.",
+            f"lifting {through[1]:.2f} dB, back-propagation {through[0]:.2f} dB",
+            through[1] >= through[0],
+        ),
+        (
+            "Inverting the encoder, from the decoder's output on, gives better images than the decoder.",
+            f"inversion {inverted:.2f} dB, decoder {decoder:.2f} dB",
+            inverted > decoder,
+        ),
+    ]
+    return [
+        records.Verdict.of(claim, measured, held if decidable else None, "torchlift")
+        for claim, measured, held in claims
+    ]
 
 
-@torch.no_grad()
-def check(name: str, network: Network, images: Tensor) -> Record:
-    """How far the forward states are from M u = V z and z = σ(W u + b), and the output from plain torch's."""
-    form, inputs = network.operators(), images.reshape(len(images), *network.in_shape)
-    states, unrolled = network.states(inputs), isinstance(network, (LISTA, PrimalDual))
-    before = (v if b is None else v + b for v, b in zip(form.W.forward(states.u), form.b, strict=True))
-    active = [sigma(v) for sigma, v in zip(form.activations, before, strict=True)]
-    return {
-        "name": name,
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "depth": form.depth,
-        "coupling": distance(form.M.forward(states.u), form.V.forward(states.z)),
-        "activation": distance(states.z, active),
-        # Unrolled networks are no chain of torch's own modules.
-        "plain": None if unrolled else distance([states.output], [network.to_sequential()(inputs)]),
-        "output": list(states.output.shape[1:]),
+def _record(demo: Demo, size: Size, denoised: Denoised, encoded: Encoded, seconds: float) -> records.Record:
+    found = [{row["name"]: row["psnr"] for row in part.rows()} for part in (denoised, encoded)]
+    summary = (
+        f"A network of {size.layers} layers of soft-thresholding learns to denoise digits, and the encoder of an "
+        f"autoencoder is inverted at codes with noise of standard deviation {NOISE:g}. Each training had "
+        + (f"{demo.seconds:g} seconds." if size.steps is None else f"{size.steps} steps.")
+    )
+    flags = " --tiny" if demo.tiny else f" --seconds {demo.seconds:g}"
+    configuration = {
+        "denoiser": f"MLP, {size.layers} hidden layers of 784 units, SoftThreshold({THRESHOLD})",
+        "noise of the images": 0.15,
+        "training images": size.images,
+        "batch": BATCH,
+        "back-propagation": "Adam, learning rate 5e-4, cosine annealing",
+        "lifting": "defaults of train; from torch's default start with weights='layer-wise'",
+        "autoencoder": "Adam, learning rate 2e-3, cosine annealing",
+        "inversion": f"total variation and pixels in [0, 1], weight 0.01, anchor {10 * NOISE**2:g}",
+        "seconds": demo.seconds,
+        "seed": demo.seed,
     }
+    network = next(iter(denoised.trainings.values())).network
+    return records.Record(
+        "demo", "Demonstration", summary, f"torchlift demo{flags} --seed {demo.seed}", configuration,
+        records.environment(), seconds, verdicts(*found, decidable=not demo.tiny),
+        [
+            _table("denoising", "Denoising of digits that no training saw", denoised.rows()),
+            _curves(denoised.trainings),
+            _pictures("denoised", "Denoised digits", {"clean": denoised.x, "noisy": denoised.y, **denoised.restored}),
+            _table("inversion", "Inversion of an encoder at noisy codes", encoded.rows()),
+            _pictures(
+                "inverted", "Images from noisy codes",
+                {"clean": encoded.x, "decoder": encoded.guess, "inverted encoder": encoded.inversion.x},
+            ),
+            records.network_blocks(network),
+        ],
+    )  # fmt: skip
 
 
-def distance(left: Iterable[Tensor], right: Iterable[Tensor]) -> float:
-    """The Euclidean norm of the difference of two sequences of tensors."""
-    return sum(float((a - b).square().sum()) for a, b in zip(left, right, strict=True)) ** 0.5
+def _table(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> records.Table:
+    cells = [[row["name"], row["psnr"], row["steps"]] for row in rows]
+    return records.Table(name, title, ["", "PSNR (dB)", "steps"], cells, ["", ".2f", ""])
+
+
+def _curves(trainings: Mapping[str, Training]) -> records.Curves:
+    series = []
+    for name, training in trainings.items():
+        rows = [row for row in training.history if row["kind"] == "validation"]
+        kept = [row for row in rows if math.isfinite(row["metrics"]["psnr"])]
+        x, y = [row["seconds"] for row in kept], [row["metrics"]["psnr"] for row in kept]
+        series.append(records.Series(name, x, y, dashed=name.startswith("back"), group=name.partition(", ")[2]))
+    return records.Curves("training", "PSNR of held-out images", "seconds", "PSNR (dB)", series)
+
+
+def _pictures(name: str, title: str, rows: Mapping[str, Tensor]) -> records.Pictures:
+    images = {label: each[:SHOWN].reshape(-1, *IMAGE).clamp(0, 1) for label, each in rows.items()}
+    captions = {
+        label: [f"{value:.1f} dB" for value in psnr(each, images["clean"]).tolist()]
+        for label, each in images.items()
+        if label != "clean"
+    }
+    shown = {label: each[:, 0] for label, each in images.items()}
+    return records.Pictures(name, title, shown, captions, truth="clean")

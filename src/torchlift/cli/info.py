@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchlift import __version__
 from torchlift.cli.command import Command, Record
 from torchlift.core.errors import DataError
 from torchlift.imaging import digits, mnist
+from torchlift.records.environment import environment, package_version
 
-PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "torchmetrics")
-
-EXTRAS = {"plot": "matplotlib", "report": "plotly", "tensorboard": "tensorboard", "deepinv": "deepinv"}
+EXTRAS = {
+    "plot": "matplotlib",
+    "tensorboard": "tensorboard",
+    "wavelet": "PyWavelets",
+    "deepinv": "deepinv",
+}
 """Each optional extra and the package that it brings."""
 
 
@@ -32,9 +32,10 @@ class Info(Command):
     name: ClassVar[str] = "info"
 
     def collect(self) -> Record:
+        machine = environment()
         return {
-            "versions": versions(),
-            "machine": machine(),
+            "versions": machine.pop("versions"),
+            "machine": {**machine, "matmul_gflops": round(matmul_gflops(), 1)},
             "data": {"digits": bundled_digits(), "mnist": full_mnist()},
             "extras": extras(),
         }
@@ -48,43 +49,6 @@ class Info(Command):
             for name, value in content.items():
                 table.add_row(f"  {name}", _text(value))
         console.print(table)
-
-
-def versions() -> dict[str, str]:
-    """The versions of torchlift, Python and the packages we stand on."""
-    own = {"torchlift": __version__, "python": platform.python_version()}
-    return own | {name: package_version(name) or "absent" for name in PACKAGES}
-
-
-def machine() -> Record:
-    """Processor, devices, threads and measured speed."""
-    return {
-        "system": platform.platform(),
-        "processor": processor(),
-        "devices": devices(),
-        "threads": torch.get_num_threads(),
-        "matmul_gflops": round(matmul_gflops(), 1),
-    }
-
-
-def processor() -> str:
-    """The processor's own name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine() or "unknown"
-
-
-def devices() -> list[str]:
-    """What torch can compute on."""
-    found = ["cpu"]
-    if torch.cuda.is_available():
-        found += [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    return found
 
 
 def matmul_gflops(size: int = 1024, repeats: int = 7) -> float:
@@ -127,14 +91,6 @@ def extras() -> dict[str, str]:
         extra: package_version(package) or f'absent; pip install "torchlift[{extra}]"'
         for extra, package in EXTRAS.items()
     }
-
-
-def package_version(name: str) -> str | None:
-    """The installed version of a package, None if it is absent."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torchlift.core.errors import TorchliftError
+from torchlift.core.html import curve, facts
 from torchlift.core.tensors import Point
 
 S = TypeVar("S")
@@ -117,6 +118,14 @@ class Solution(Generic[S]):
         if self.failed or (unfinished and not self.converged):
             _raise(self.result, self.message)
         return self
+
+    def _repr_html_(self) -> str:
+        rows: dict[str, object] = {"result": self.result.code.replace("_", " "), "message": self.message}
+        if self.history:
+            last = self.history[-1]
+            rows |= {"steps": last.step, "seconds": f"{last.seconds:.3g}", "objective": f"{last.value:.6g}"}
+            rows |= {"residual": f"{last.residual:.3g}", "relative change": f"{last.change:.3g}"}
+        return facts("Solution", rows) + curve("objective", [record.value for record in self.history])
 
 
 def _raise(result: Result, message: str) -> NoReturn:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
 from torchlift.inversion.state import Status
 
@@ -119,8 +120,8 @@ class Inversion:
         }
         if self.duality_gap is not None:
             rows["duality gap"] = _spread(self.duality_gap)
-        lines = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-        return f"<table><caption>Inversion</caption>{lines}</table>"
+        images = strip("inputs", self.x)
+        return facts("Inversion", rows) + curve("objective", [record.value for record in self.history]) + images
 
 
 def join(parts: Sequence[Inversion]) -> Inversion:

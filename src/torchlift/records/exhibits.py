@@ -83,6 +83,11 @@ class Table(Exhibit):
                 invalid_value(f"Table {self.name}", f"rows of {len(self.columns)} cells", len(row))
         if self.formats and len(self.formats) != len(self.columns):
             invalid_value(f"Table {self.name} formats", f"{len(self.columns)}, one per column", len(self.formats))
+        for form in self.formats:
+            try:
+                format(1.0, form)
+            except ValueError:
+                invalid_value(f"Table {self.name} formats", "format specifications such as '.2f'", repr(form))
 
 
 @dataclass(frozen=True)

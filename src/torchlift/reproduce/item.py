@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from torchlift.checkpoint import load_tensors, save_tensors
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import DataError, invalid_value
 from torchlift.records import Exhibit, Verdict
 
 Scale = Literal["tiny", "small", "paper"]
@@ -51,6 +52,7 @@ class Work:
         folder: finished parts are kept in `folder`/parts, so that an interrupted item goes on with the next one.
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
+        interrupted: whether Ctrl-C was pressed. Solvers and `train` return early then; the part is not kept.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Work:
         folder: Path,
         tell: Callable[[str], None] = lambda text: None,
         done: Callable[[int, int], None] = lambda finished, total: None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.scale, self.seed, self.folder, self.tell = scale, seed, folder, tell
-        self._done, self._finished, self._total = done, 0, 0
+        self._done, self._total, self._interrupted = done, 0, interrupted
+        self._names: set[str] = set()
 
     def choose(self, tiny: Any, small: Any, paper: Any) -> Any:
         """One of three values, by scale."""
@@ -76,20 +80,30 @@ class Work:
     def part(self, name: str, make: Callable[[], Part]) -> Part:
         """Make a part, or read it where an earlier run has finished it.
 
+        Each part starts from torch's random state of the seed, whatever was done or read before it.
+
         Args:
             name: unique within the item; also what is shown while it is made.
             make: returns tensors and JSON values.
+
+        Raises:
+            DataError: A finished part is damaged.
+            KeyboardInterrupt: The part was stopped from the keyboard.
         """
         folder = self.parts / file_name(name)
+        if folder.name in self._names:
+            invalid_value("part", "a name that no other part of the item has", repr(name))
         self.tell(name)
-        if folder.exists():
-            found = load_tensors(folder, kind=_KIND)
-        else:
-            tensors, record = make()
+        if not folder.exists():
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(self.seed)
+                tensors, record = make()
+            if self._interrupted():
+                raise KeyboardInterrupt
             save_tensors(folder, tensors, record, kind=_KIND)
-            found = load_tensors(folder, kind=_KIND)  # the same values as after a resumption
-        self._finished += 1
-        self._done(self._finished, self._total)
+        found = _read(folder)  # also what was just made: the same values as after a resumption
+        self._names.add(folder.name)
+        self._done(len(self._names), self._total)
         return found
 
     def training_folder(self, name: str) -> Path:
@@ -119,6 +133,13 @@ class Item(ABC):
     @abstractmethod
     def run(self, work: Work) -> Findings:
         """Do the work."""
+
+
+def _read(folder: Path) -> Part:
+    try:
+        return load_tensors(folder, kind=_KIND)
+    except DataError as error:
+        raise DataError(f"{error} Without the folder {folder} the part is made again.") from error
 
 
 def file_name(text: str) -> str:

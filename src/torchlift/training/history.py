@@ -28,6 +28,7 @@ from typing import Any, overload
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, TorchliftError, invalid_type, invalid_value, message
+from torchlift.core.html import curve
 from torchlift.training.metrics import METRICS, Metric
 
 Row = dict[str, Any]
@@ -146,14 +147,20 @@ class History(Sequence[Row]):
         return f"History({len(self)} rows{place})"
 
     def _repr_html_(self) -> str:
-        """The last rows as a table, without the columns that are empty in all of them."""
+        """Curves, and the last rows as a table, without the columns that are empty in all of them."""
         rows = [{**row, **row["metrics"]} for row in self._rows[-_SHOWN:]]
         names = dict.fromkeys(name for row in rows for name in row if name != "metrics" and row[name] is not None)
         head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
         cells = ("".join(f"<td>{html.escape(_text(row.get(name)))}</td>" for name in names) for row in rows)
         body = "".join(f"<tr>{line}</tr>" for line in cells)
         note = f"<p>The last {len(rows)} of {len(self)} rows</p>" if len(self) > len(rows) else ""
-        return f"{note}<table><tr>{head}</tr>{body}</table>"
+        return f"{self._curves()}{note}<table><tr>{head}</tr>{body}</table>"
+
+    def _curves(self) -> str:
+        """The loss, and the validation metrics beside it."""
+        metrics = dict.fromkeys(name for row in self._rows for name in row["metrics"] if row["kind"] == "validation")
+        validated = ((f"validation {name}", self.column(name, "validation")[1]) for name in metrics)
+        return "".join(curve(name, values) for name, values in (("loss", self.column("loss", "train")[1]), *validated))
 
     def _check_name(self, name: str) -> None:
         """Refuse what no row has, if there are rows."""

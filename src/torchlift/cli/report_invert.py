@@ -1,0 +1,98 @@
+"""A run of `torchlift invert` as a record."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchlift.cli.invert_files import read_batch
+from torchlift.core.errors import DataError, message
+from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
+
+SHOWN = 8
+"""Images that are shown."""
+LISTED = 100
+"""Images in the table."""
+
+SETTINGS = ("model", "data", "in_shape", "out_shape", "prior", "algorithm", "weight")
+
+
+def inversion_record(folder: Path) -> Record:
+    """What was found for each image, how the weight was chosen, and the first images."""
+    file = folder / "invert.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return _record(folder, found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        hint = "It is damaged or of another version: repeat the run."
+        raise DataError(
+            message(str(file), "what torchlift invert writes", f"{type(error).__name__}: {error}", hint)
+        ) from error
+
+
+def _record(folder: Path, found: Mapping[str, Any]) -> Record:
+    quality = "" if found["psnr"] is None else f" Mean PSNR: {found['psnr']:.2f} dB."
+    return Record(
+        name="inversions",
+        title=f"Inversion of {found['model']}",
+        summary=f"{found['message']}{quality}",
+        command="",  # invert.json does not keep all options
+        configuration={name: found[name] for name in SETTINGS},
+        environment={},
+        seconds=found["seconds"],
+        exhibits=[*_pictures(folder, found), *_weights(found), _gaps(found), _images(found)],
+    )
+
+
+def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Exhibit]:
+    """The first images, one row; vectors of a square number of entries are shown as squares."""
+    if not (folder / "x.npy").exists():
+        return []
+    shape = tuple(found["in_shape"])
+    x = read_batch(folder / "x.npy", shape, torch.zeros(()))[:SHOWN]
+    side = math.isqrt(math.prod(shape))
+    if len(shape) == 3 and shape[0] == 1:
+        return [_row(x[:, 0], found)]
+    return [_row(x.reshape(-1, side, side), found)] if len(shape) == 1 and side * side == shape[0] >= 64 else []
+
+
+def _row(x: Tensor, found: Mapping[str, Any]) -> Pictures:
+    decibels = [image["psnr"] for image in found["images"][: len(x)]]
+    captions = {} if None in decibels else {"inversion": [f"{value:.1f} dB" for value in decibels]}
+    return Pictures("images", "Inputs that were found", {"inversion": x}, captions)
+
+
+def _weights(found: Mapping[str, Any]) -> list[Exhibit]:
+    """What the rule saw at each weight that it tried."""
+    trace = found["trace"]
+    if trace is None:
+        return []
+    rows = sorted(trace["rows"], key=lambda row: row["weight"])
+    names = [name for name in rows[0] if name != "weight"]
+    x = [row["weight"] for row in rows]
+    series = [Series(name, x, [row[name] for row in rows]) for name in names]
+    title = f"Choice of the weight by {trace['rule']}"
+    note = f"Chosen: {found['weight']:.4g}, the mean over the images."
+    return [Curves("weights", title, "weight", ", ".join(names), series, x_log=True, note=note)]
+
+
+def _gaps(found: Mapping[str, Any]) -> Table:
+    rows = [[f"layer {number}", gap] for number, gap in enumerate(found["gaps"], 1)]
+    return Table("gaps", "Mean gap of each layer", ["", "gap"], rows, ["", ".4g"])
+
+
+def _images(found: Mapping[str, Any]) -> Table:
+    images = found["images"]
+    names = [name for name in images[0] if any(image[name] is not None for image in images)]
+    rows = [[number, *(image[name] for name in names)] for number, image in enumerate(images[:LISTED], 1)]
+    formats = ["", *("" if name in ("status", "steps") else ".4g" for name in names)]
+    note = f"The first {LISTED} of {len(images)}; all are in invert.json." if len(images) > LISTED else ""
+    return Table("results", "Each image", ["image", *names], rows, formats, note=note)

@@ -1,0 +1,169 @@
+"""A run of `torchlift train` as a record."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchlift.configuration import Configuration, read_configuration
+from torchlift.configuration.data import load_samples
+from torchlift.configuration.files import to_plain
+from torchlift.configuration.network import reads_context, torch_dtype
+from torchlift.core.errors import DataError, TorchliftError, message
+from torchlift.imaging import psnr
+from torchlift.imaging.tasks import TASKS
+from torchlift.models import load_model
+from torchlift.networks import Network
+from torchlift.operators.context import map_context
+from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.records.blocks import network_blocks
+from torchlift.training import History, read_history
+
+SHOWN = 5
+"""Validation images that are shown."""
+
+FORM = "N(y) = K u + d, M u = V z, z = σ(W u + b)"
+LABELS = {"loss": "loss", "objective": "lifted objective", "gap": "gap of the lifted variables"}
+METRICS = {
+    "accuracy": "accuracy (%)",
+    "psnr": "PSNR (dB)",
+    "ssim": "SSIM",
+    "mse": "mean squared error",
+    "nmse": "NMSE (dB)",
+}
+
+
+def training_record(folder: Path) -> Record:
+    """Curves, the table of validation values, the network's structure and some restored images.
+
+    A run that is not finished has its curves so far.
+    """
+    configuration = read_configuration(folder / "config.toml")
+    history = read_history(folder / "history.jsonl")
+    finished = _json(folder / "train.json") if (folder / "train.json").exists() else {}
+    network, trouble = _network(folder)
+    exhibits = [*_table(finished), *_curves(history)]
+    if network is not None:
+        images, missing = _pictures(configuration, network)
+        exhibits += [
+            *images,
+            replace(network_blocks(network, "structure"), title="Structure of the network", note=FORM),
+        ]
+        trouble = missing
+    steps, seconds = (history[-1]["step"], history[-1]["seconds"]) if len(history) else (0, 0.0)
+    summary = finished.get("message") or f"Not finished: {steps} steps so far."
+    name = shlex.quote(str(folder / "config.toml"))
+    return Record(
+        name="training",
+        title=f"Training of {_words(configuration)}",
+        summary=" ".join(each for each in (f"{_words(configuration)}.", summary, trouble) if each),
+        command=f"torchlift train {name} --out {shlex.quote(str(folder) + '-again')}",
+        configuration=finished.get("configuration") or _plain(configuration),
+        environment={key: finished[key] for key in ("versions", "threads") if key in finished},
+        seconds=finished.get("seconds") or seconds or 0.0,
+        exhibits=exhibits,
+    )
+
+
+def _words(configuration: Configuration) -> str:
+    network, data = configuration.network, configuration.data
+    return f"{network.kind} for {data.task} of {data.set}"
+
+
+def _plain(configuration: Configuration) -> dict[str, Any]:
+    found: dict[str, Any] = {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
+    return found | {"phase": [to_plain(phase) for phase in configuration.phase]}
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(message(str(file), "JSON", error, "It is damaged: repeat the run.")) from error
+    if not isinstance(content, dict):
+        raise DataError(message(str(file), "a JSON object", type(content).__name__))
+    return content
+
+
+def _network(folder: Path) -> tuple[Network | None, str]:
+    """The trained network, or why it cannot be shown."""
+    if not (folder / "model").exists():
+        return None, ""
+    try:
+        return load_model(folder / "model").eval(), ""
+    except DataError as error:
+        return None, f"The network is not drawn: {error}"
+
+
+def _table(finished: Mapping[str, Any]) -> list[Exhibit]:
+    """Validation values of the input, the start, the best and the last parameters."""
+    rows = finished.get("validation", {})
+    units = finished.get("units", {})
+    if not rows or not units:
+        return []
+    columns = ["", "step", *(f"{name} ({unit})" if unit else name for name, unit in units.items())]
+    cells = [[name, row["step"], *(row["metrics"].get(metric) for metric in units)] for name, row in rows.items()]
+    return [Table("validation", "Validation", columns, cells, ["", "", *(".4g" for _ in units)])]
+
+
+def _curves(history: History) -> list[Exhibit]:
+    """Loss of both kinds; objective, gap and validation metrics where there are any."""
+    found = [
+        _curve(name, label, [_series(history, name, kind) for kind in ("train", "validation")])
+        for name, label in LABELS.items()
+    ]
+    metrics: dict[str, None] = dict.fromkeys(name for row in history for name in row["metrics"] if name != "loss")
+    found += [_curve(name, METRICS.get(name, name), [_series(history, name, "validation")]) for name in metrics]
+    found.append(_curve("learning-rate", "learning rate", [_series(history, "learning_rate", "train")]))
+    return [curves for curves in found if curves.series]
+
+
+def _series(history: History, name: str, kind: str) -> Series | None:
+    steps, values = history.column(name, kind)
+    if not steps:
+        return None
+    label = "training" if kind == "train" else "validation"
+    return Series(label, steps, values, dashed=kind == "validation" and name in LABELS, group=name)
+
+
+def _curve(name: str, label: str, series: list[Series | None]) -> Curves:
+    known = [each for each in series if each is not None]
+    positive = all(y is not None and y > 0 for each in known for y in each.y)
+    log = name in (*LABELS, "learning-rate") and positive
+    file_name = "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
+    return Curves(file_name, label[:1].upper() + label[1:], "step", label, known, y_log=log)
+
+
+def _pictures(configuration: Configuration, network: Network) -> tuple[list[Exhibit], str]:
+    """The first validation images: as they are, degraded, and restored; or why not."""
+    settings = configuration.data
+    if settings.task not in TASKS or settings.validation == 0:
+        return [], ""
+    try:
+        samples = load_samples(settings, torch_dtype(configuration.network), configuration.training.seed)
+        held_out = samples.shaped(network.in_shape, network.out_shape, reads_context(network))[1]
+    except TorchliftError as error:
+        return [], f"No images are shown: {error}"
+    if held_out is None or samples.validation is None:
+        return [], ""
+    y, x, context = held_out
+    with torch.no_grad():
+        restored = network(y[:SHOWN], map_context(context, lambda tensor: tensor[:SHOWN]))
+    rows = {"truth": x[:SHOWN], "input": y[:SHOWN], "network": restored}
+    shape = samples.validation.x.shape[1:]
+    if any(row[0].numel() != shape.numel() for row in rows.values()) or shape.numel() != shape[-2] * shape[-1]:
+        return [], ""
+    captions = {name: _decibels(row, rows["truth"]) for name, row in rows.items() if name != "truth"}
+    images = {name: row.reshape(-1, *shape[-2:]).float() for name, row in rows.items()}
+    return [Pictures("samples", "Validation images", images, captions, truth="truth")], ""
+
+
+def _decibels(images: Tensor, truth: Tensor) -> list[str]:
+    return [f"{value:.1f} dB" for value in psnr(images.reshape(truth.shape), truth).tolist()]

@@ -1,0 +1,98 @@
+"""Rows of images on one grey scale, their errors on one scale of their own, and two rows over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from torchlift.records import Pictures
+from torchlift.report.images import ERROR, GREY, bar, picture
+from torchlift.report.markup import Html, join, tag
+
+MOST_BESIDE = 6
+"""Images in a row up to which its error maps stand beside it on wide screens; else they stand below."""
+
+
+def pictures(exhibit: Pictures) -> Html:
+    """All rows, then the comparison of two of them."""
+    if not next(iter(exhibit.rows.values())).numel():
+        return tag("p", "No images.", class_="note")
+    errors = _errors(exhibit)
+    largest = max((float(error.nan_to_num(0, 0).max()) for error in errors.values()), default=0.0)
+    rows: list[Html] = []
+    for label, images in exhibit.rows.items():
+        lists = [_list("images", [picture(image) for image in images], label, exhibit.captions.get(label, ()))]
+        if label in errors:
+            worst = errors[label].nan_to_num(largest, largest)  # of images with NaN nothing is right
+            maps = [picture(error, largest, ERROR) for error in worst]
+            lists.append(_list("errors", maps, f"absolute error of {label}"))
+        rows.append(tag("div", tag("p", label), *lists, class_="strip"))
+    scales = [_scale(GREY, "0", "1", "grey value")]
+    if errors:
+        scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {exhibit.truth}"))
+    beside = bool(errors) and len(next(iter(exhibit.rows.values()))) <= MOST_BESIDE
+    grid = tag("div", *rows, class_="strips beside-errors" if beside else "strips")
+    return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(exhibit), class_="pictures")
+
+
+def _errors(exhibit: Pictures) -> dict[str, Tensor]:
+    if exhibit.truth is None:
+        return {}
+    truth = exhibit.rows[exhibit.truth].double()
+    others = {label: images.double() for label, images in exhibit.rows.items() if label != exhibit.truth}
+    return {label: (images - truth).abs() for label, images in others.items()}
+
+
+def _list(kind: str, sources: Sequence[str], words: str, captions: Sequence[str] = ()) -> Html:
+    texts = [*captions, *[""] * (len(sources) - len(captions))]
+    cells = [
+        tag(
+            "li",
+            tag("img", src=source, alt=f"{words}, image {number} of {len(sources)}"),
+            tag("span", text) if text else None,
+        )
+        for number, (source, text) in enumerate(zip(sources, texts, strict=True), start=1)
+    ]
+    return tag("ol", *cells, class_=kind)
+
+
+def _scale(palette: Sequence[tuple[int, int, int]], low: str, high: str, words: str) -> Html:
+    image = tag("img", src=bar(palette), alt=f"{words} from {low} to {high}")
+    return tag("div", tag("span", low), image, tag("span", high), tag("span", words, class_="what"), class_="scale")
+
+
+def _comparison(exhibit: Pictures) -> Html | None:
+    """Two rows over each other: a slider uncovers one of them. The script fills in the images."""
+    labels = list(exhibit.rows)
+    if len(labels) < 2:
+        return None
+    others = [label for label in labels if label != exhibit.truth]
+    left, right = others[-2:] if len(others) > 1 else labels[:2]
+    count = len(exhibit.rows[labels[0]])
+
+    def choice(words: str, options: Sequence[str], chosen: str, kind: str) -> Html:
+        listed = [
+            tag("option", each, value=index, selected=each == chosen or None) for index, each in enumerate(options)
+        ]
+        return tag("label", tag("span", words), tag("select", *listed, class_=kind))
+
+    controls = join(
+        [
+            choice("Left", labels, left, "left"),
+            choice("Right", labels, right, "right"),
+            choice("Image", [str(number) for number in range(1, count + 1)], "1", "which") if count > 1 else None,
+            tag("label", tag("span", "Border"), tag("input", type="range", min=0, max=100, value=50, class_="border")),
+            tag("button", "Flicker", type="button", aria_pressed="false", class_="flicker"),
+        ]
+    )
+    stage = tag(
+        "div", tag("img", class_="under", alt=""), tag("img", class_="over", alt=""), tag("div", class_="line"),
+        class_="stage",
+    )  # fmt: skip
+    return tag(
+        "div",
+        tag("p", "Compare two rows", class_="heading"),
+        tag("div", stage, tag("div", controls, class_="controls"), class_="bench"),
+        class_="compare",
+    )
