@@ -16,8 +16,9 @@ from torchlift import liftings, losses, networks, operators, prox
 from torchlift.core.tensors import Point
 from torchlift.data import as_batches
 from torchlift.networks import Network
-from torchlift.objective import Objective, RelativeStep, SweepDescent, TrainingBatches, back_propagate
+from torchlift.objective import Objective, RelativeStep, SweepDescent, TrainingBatches, back_propagate, relative_step
 from torchlift.objective.relative_step import RelativeState
+from torchlift.objective.taped_sweep import _divided
 from torchlift.solvers import Stopping, solve, state_from_parts, state_to_parts
 
 
@@ -106,7 +107,8 @@ class _Oracle:
     by_layer: set[Key]
 
     def __post_init__(self) -> None:
-        self.q = {key: [0.0] * (1 if key in self.by_layer else len(v)) for key, v in self.origin.items()}
+        self.q = dict.fromkeys(self.origin, 0.0)
+        self.entries = {key: [0.0] * len(v) for key, v in self.origin.items() if key not in self.by_layer}
         self.m = {key: [0.0] * len(v) for key, v in self.origin.items()}
         self.s = {key: [0.0] * len(v) for key, v in self.origin.items()}
         self.r, self.rho, self.k = 0.0, self.rule.start, 0
@@ -127,8 +129,9 @@ class _Oracle:
         inner = 0.0
         for key, values in g.items():
             normed = self._normalised(key, values)
-            for i, value in enumerate(normed):
-                self.m[key][i] = self.rule.momentum * self.m[key][i] + (1 - self.rule.momentum) * value
+            directions = normed if key in self.by_layer else self._by_entry(key, values)
+            for i, (value, direction) in enumerate(zip(normed, directions, strict=True)):
+                self.m[key][i] = self.rule.momentum * self.m[key][i] + (1 - self.rule.momentum) * direction
                 self.s[key][i] = self.rule.patience * self.s[key][i] + weight * self.units[key] * value
                 inner += value * moved[key][i]
         self.r = self.rule.patience * self.r + weight * inner
@@ -142,15 +145,16 @@ class _Oracle:
         return {key: [a + b for a, b in zip(x[key], steps[key], strict=True)] for key in x}
 
     def _normalised(self, key: Key, g: list[float]) -> list[float]:
-        squares = [value**2 for value in g]
         memory = self.rule.memory
-        if key in self.by_layer:
-            squares = [sum(squares) / len(g)]
-        else:
-            memory = math.sqrt(math.sqrt(math.sqrt(memory)))
-        self.q[key] = [memory * q + (1 - memory) * new for q, new in zip(self.q[key], squares, strict=True)]
-        roots = [math.sqrt(q / (1 - memory**self.k)) for q in self.q[key]]
-        roots = roots * len(g) if key in self.by_layer else roots
+        self.q[key] = memory * self.q[key] + (1 - memory) * sum(value**2 for value in g) / len(g)
+        root = math.sqrt(self.q[key] / (1 - memory**self.k))
+        return [value / root if root else 0.0 for value in g]
+
+    def _by_entry(self, key: Key, g: list[float]) -> list[float]:
+        memory = math.sqrt(math.sqrt(math.sqrt(self.rule.memory)))
+        pairs = zip(self.entries[key], g, strict=True)
+        self.entries[key] = [memory * q + (1 - memory) * value**2 for q, value in pairs]
+        roots = [math.sqrt(q / (1 - memory**self.k)) for q in self.entries[key]]
         return [value / root if root else 0.0 for value, root in zip(g, roots, strict=True)]
 
     def _dual(self, key: Key) -> float:
@@ -208,7 +212,7 @@ class TestOracle:
         network, twin = _lista(), _lista()
         y, x = _data(network)
         x0 = _split(_trained(twin))
-        units = {key: 1.0 if key[0].endswith("log") else _root_mean_square(value) for key, value in x0.items()}
+        units = {key: 6.0 if key[0].endswith("log") else 1.75 * _root_mean_square(value) for key, value in x0.items()}
         oracle = _Oracle(rule, x0, units, by_layer=set())
         self._compare(oracle, network, twin, y, x, share, lambda inputs: {})
 
@@ -293,6 +297,25 @@ class TestEveryNetwork:
         expected, found = state_to_parts(whole.state)[0], state_to_parts(rest.state)[0]
         assert expected.keys() == found.keys() and float(expected["rule.rho"]) > 1e-4
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("build", [_lista, _convolutional], ids=["lista", "convolutional"])
+def test_the_size_of_the_pieces_changes_nothing(build: Callable[[], Network], monkeypatch: pytest.MonkeyPatch) -> None:
+    y, x = _data(build())
+    whole = _run(RelativeStep(), build(), y, x, 6)
+    monkeypatch.setattr(relative_step, "CHUNK", 4)
+    pieces = _run(RelativeStep(), build(), y, x, 6)
+    for name, value in whole.points[-1].items():
+        torch.testing.assert_close(pieces.points[-1][name], value, rtol=1e-12, atol=1e-14)
+        assert not torch.equal(value, whole.points[0][name])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_means_of_gradients_that_parameters_share_are_taken_once(shared: bool) -> None:
+    one = torch.tensor([2.0, 4.0])
+    found = _divided([one, one if shared else torch.tensor([6.0, 8.0])], 2)
+    assert found[0].tolist() == [1.0, 2.0] and found[1].tolist() == ([1.0, 2.0] if shared else [3.0, 4.0])
+    assert (found[0] is one) != shared, "no new memory where none is needed"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -279,6 +279,26 @@ class TestLayerWise:
         errors = [start.error or 0.0 for start in starts[:-1]]
         assert all(0 < later <= before for before, later in pairwise(errors))
 
+    def test_a_linear_map_is_left_to_the_output(self) -> None:
+        """Hidden layers that would gain nothing hand the input on, whole."""
+        network, y = _mlp([6, 6, 6, 6], prox.SoftThreshold(0.3)), _data(400, 6)
+        clean = 0.5 + y @ torch.linspace(0.1, 1.0, 36, dtype=y.dtype).view(6, 6)
+        x = clean + 0.1 * torch.randn(clean.shape, dtype=y.dtype, generator=_seeded())
+        starts = initialise_weights(network, "layer-wise", (y, x), ridge=1e-3, generator=_seeded())
+        assert [start.way for start in starts] == ["pass-through", "pass-through", "fit"]
+        torch.testing.assert_close(network.states(y).z[-1].detach(), y)
+        assert float((network(y).detach() - clean).square().mean().sqrt()) < 0.03
+
+    def test_single_precision_fits_the_output_as_well(self) -> None:
+        """One iteration is exact for squared errors, up to rounding."""
+        y, x = _data(50, 4), _data(50, 4) ** 2
+        outputs = []
+        for dtype in (torch.float32, torch.float64):
+            network = lift(nn.Sequential(nn.Linear(4, 4)).to(dtype))
+            initialise_weights(network, "layer-wise", (y.to(dtype), x.to(dtype)), generator=_seeded())
+            outputs.append(network(y.to(dtype)).detach().double())
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
+
     def test_a_linear_output_is_ridge_regression(self) -> None:
         """A quadratic loss is met at once: the solution has the closed form around the identity."""
         network = lift(nn.Sequential(nn.Linear(4, 4)).double())

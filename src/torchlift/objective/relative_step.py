@@ -20,6 +20,11 @@ from torchlift.solvers.momentum import check_fraction
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
 FLOOR = 1e-4
+#: How far other parameters than those of chains move where layers of chains move by ρ of their size: matrices of
+#: unrolled algorithms, and numbers that are learned by their logarithms.
+MATRICES, NUMBERS = 1.75, 6.0
+#: Entries that are treated together: 128 KiB in single precision.
+CHUNK = 1 << 15
 #: The distance is estimated from every one of the first steps, later from every few: it costs as much as the step.
 ALWAYS, OFTEN = 32, 4
 
@@ -32,7 +37,8 @@ class RelativeState:
         origin: x₀.
         first: m.
         total: s.
-        second: q, one number per layer or per entry.
+        second: q, one number per layer.
+        entries: q of every entry outside dense layers; (J, 0) for dense ones.
         peak: the largest √q̂ of each layer so far.
         units: c.
         rho: ρ, 0-d.
@@ -44,6 +50,7 @@ class RelativeState:
     first: Point
     total: Point
     second: Point
+    entries: Point
     peak: Point
     units: Point
     rho: Tensor
@@ -65,23 +72,27 @@ class RelativeStep(SweepRule):
     as at least 10⁻⁴ of its largest value so far, so that steps shorten once
     the loss is fitted to rounding. One q_l per
     layer keeps the direction of its gradient, which noise pixels hardly touch;
-    parameters outside dense layers have one q per entry, as in Adam. ρ is the
+    outside dense layers m averages g/√q̂ with one q per entry, as in Adam.
+    Matrices of unrolled algorithms, which know the forward model and start at a
+    method that works, have 1.75 times their size for c; numbers learned by
+    their logarithms have 6, and never more than the first ρ. ρ is the
     largest lower bound seen so far of the distance to a solution, in units of c:
 
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
-        ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where there is one q per entry)
+        ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where m has one q per entry)
 
-    with x₀ − x in the centred coordinates too, in every step at first and in every
+    with one q per layer everywhere, so that entries count as much as they matter
+    to the loss, and x₀ − x in the centred coordinates too, in every step at first and in every
     fourth later. It is a bound, of
     max_l ‖x₀ − x*‖/(c_l √n_l), where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
     in one dense layer with squared errors. Elsewhere it is an estimate.
 
     Arguments:
         start: the first ρ, and the least.
-        limit: the largest sum of ρ over all layers. One step can then change what the whole network amplifies
-            by a factor e^limit at most; where layers sleep the estimate would grow without end.
+        limit: the largest sum of ρ over the layers of a chain. One step can then change what the whole network
+            amplifies by a factor e^limit at most; where layers sleep the estimate would grow without end.
         momentum: β in [0, 1).
-        memory: β₂ in [0, 1) for layers; entries use √√√β₂, a longer memory.
+        memory: β₂ in [0, 1) for layers; the q of entries use √√√β₂, a longer memory.
         patience: β₃ in [0, 1).
         centring: eliminate the biases of dense layers.
         anneal: whether γ falls from 1 to 0; otherwise γ = 1.
@@ -109,19 +120,20 @@ class RelativeStep(SweepRule):
 
     def init(self, names: Sequence[str], point: Point, sweep: Sweep) -> RelativeState:
         dense = _dense(sweep)
-        second = [
-            tensor.new_zeros(_per_layer(tensor)) if name in dense else torch.zeros_like(tensor)
+        entries = [
+            tensor.new_zeros(len(tensor), 0) if name in dense else torch.zeros_like(tensor)
             for name, tensor in zip(names, point[BLOCK], strict=True)
         ]
         some = point.tensors[0]
-        peak = Point({BLOCK: [tensor.new_zeros(_per_layer(tensor)) for tensor in point[BLOCK]]})
+        second, peak = (Point({BLOCK: [t.new_zeros(_per_layer(t)) for t in point[BLOCK]]}) for _ in range(2))
         units = Point({BLOCK: _units(names, point[BLOCK])})
         rho = some.new_full((), min(self.start, self._most(names, point)))
         return RelativeState(
             clone(point),
             zeros_like(point),
             zeros_like(point),
-            Point({BLOCK: second}),
+            second,
+            Point({BLOCK: entries}),
             peak,
             units,
             rho,
@@ -142,14 +154,13 @@ class RelativeStep(SweepRule):
         k = state.count + 1
         gamma = 0.5 * (1 + math.cos(math.pi * (1 - share))) if self.anneal else 1.0
         gradients = [sweep.gradients[name] for name in names]
-        dense = _dense(sweep)
         if not reuse:  # in new memory, which costs several times as much as the arithmetic
             point = clone(point)
-            state = replace(state, first=clone(state.first), total=clone(state.total), second=clone(state.second))
-        roots, peak = self._roots(gradients, state, [name in dense for name in names], k)
+            memory = {name: clone(getattr(state, name)) for name in ("first", "total", "second", "entries")}
+            state = replace(state, **memory)
+        roots, peak = self._roots(gradients, state, k)
         first = state.first.tensors
-        torch._foreach_mul_(first, self.momentum)
-        torch._foreach_addcdiv_(first, gradients, roots, value=1 - self.momentum)
+        self._momentum(gradients, roots, peak, state, k)
         rho, gain = state.rho, state.gain
         if k <= ALWAYS or k % OFTEN == 0:
             torch._foreach_div_(gradients, roots)
@@ -157,7 +168,9 @@ class RelativeStep(SweepRule):
             centre_differences(dict(zip(names, moved, strict=True)), means)
             rho, gain = self._distance(moved, gradients, state, gamma)
             rho = rho.clamp(max=self._most(names, point))
-        lengths = torch._foreach_mul(state.units.tensors, rho * (-gamma / (1 - self.momentum**k)))
+        # Logarithms keep to their first steps: what the distance of matrices is says nothing about theirs.
+        factor, least = -gamma / (1 - self.momentum**k), rho.clamp(max=self.start)
+        lengths = [c * ((rho if c.ndim > 1 else least) * factor) for c in state.units.tensors]
         torch._foreach_addcmul_(point.tensors, first, lengths)
         uncentre_points(names, point.tensors, first, lengths, means)
         return point, replace(state, peak=Point({BLOCK: peak}), rho=rho, gain=gain, count=k)
@@ -166,28 +179,41 @@ class RelativeStep(SweepRule):
         return float(state.rho)
 
     def _most(self, names: Sequence[str], point: Point) -> float:
-        """The largest ρ: `limit` divided by the number of layers."""
-        weights = [t for name, t in zip(names, point[BLOCK], strict=True) if t.ndim > 1 and not name.endswith("bias")]
+        """The largest ρ: `limit` divided by the number of layers of a chain."""
+        weights = [t for name, t in zip(names, point[BLOCK], strict=True) if ".linear." in name]
         return self.limit / max(1, sum(map(len, weights)))
 
-    def _roots(
-        self, gradients: list[Tensor], state: RelativeState, by_layers: list[bool], k: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """√q̂, at least its floor, after an update of q in place; the new peaks."""
+    def _roots(self, gradients: list[Tensor], state: RelativeState, k: int) -> tuple[list[Tensor], list[Tensor]]:
+        """√q̂ of every layer, at least its floor, after an update of q in place; the new peaks."""
         roots, peaks = [], []
-        for g, q, peak, by_layer in zip(gradients, state.second.tensors, state.peak.tensors, by_layers, strict=True):
-            memory = self.memory if by_layer else self.memory ** (1 / 8)
-            if by_layer:
-                q.lerp_(_root_mean_square(g).square_().view(q.shape), 1 - memory)
-            else:
-                q.mul_(memory).addcmul_(g, g, value=1 - memory)
-            root = (q / (1 - memory**k)).sqrt_()
-            size = root if by_layer else _root_mean_square(root)
-            peak = torch.maximum(peak, size.view(peak.shape))
-            least = (FLOOR * peak).clamp_(min=torch.finfo(g.dtype).tiny ** 0.5)
-            roots.append(torch.maximum(root, least, out=root))
+        for g, q, peak in zip(gradients, state.second.tensors, state.peak.tensors, strict=True):
+            q.lerp_(_root_mean_square(g).square_().view(q.shape), 1 - self.memory)
+            root = (q / (1 - self.memory**k)).sqrt_()
+            peak = torch.maximum(peak, root)
+            roots.append(torch.maximum(root, _floor(peak), out=root))
             peaks.append(peak)
         return roots, peaks
+
+    def _momentum(
+        self, gradients: list[Tensor], roots: list[Tensor], peaks: list[Tensor], state: RelativeState, k: int
+    ) -> None:
+        """m and the q of entries, in place."""
+        parts = list(zip(state.first.tensors, gradients, roots, peaks, state.entries.tensors, strict=True))
+        dense = [(m, g, root) for m, g, root, _, q in parts if not q.numel()]
+        if dense:
+            first, by_layer, roots_of_layers = map(list, zip(*dense, strict=True))
+            torch._foreach_mul_(first, self.momentum)
+            torch._foreach_addcdiv_(first, by_layer, roots_of_layers, value=1 - self.momentum)
+        memory = self.memory ** (1 / 8)
+        scale = (1 - memory**k) ** -0.5
+        for m, g, _, peak, q in parts:
+            if not q.numel():
+                continue
+            # Some rows at a time, so that what lies between stays in the cache and needs no new memory.
+            for mi, gi, qi, least in zip(*map(_pieces, (m, g, q, _floor(peak).expand_as(q))), strict=True):
+                qi.mul_(memory).addcmul_(gi, gi, value=1 - memory)
+                root = qi.sqrt().mul_(scale)
+                mi.mul_(self.momentum).addcdiv_(gi, torch.maximum(root, least, out=root), value=1 - self.momentum)
 
     def _distance(
         self, moved: Sequence[Tensor], gradients: list[Tensor], state: RelativeState, gamma: float
@@ -199,7 +225,7 @@ class RelativeStep(SweepRule):
         total = state.total.tensors
         torch._foreach_mul_(total, self.patience)
         torch._foreach_addcmul_(total, gradients, torch._foreach_mul(state.units.tensors, weight))
-        size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.second.tensors, strict=True)]).sum()
+        size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.entries.tensors, strict=True)]).sum()
         tiny = torch.finfo(size.dtype).tiny
         return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain
 
@@ -211,7 +237,7 @@ def _root_mean_square(tensor: Tensor) -> Tensor:
 
 def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
     """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry: the same for layers of one entry."""
-    if s.shape == q.shape:
+    if q.numel():
         return torch.linalg.vector_norm(s, ord=1)
     return torch.linalg.vector_norm(s.flatten(1), dim=1).sum() * s[0].numel() ** 0.5
 
@@ -226,9 +252,26 @@ def _per_layer(tensor: Tensor) -> tuple[int, ...]:
     return (len(tensor), *(1,) * (tensor.ndim - 1))
 
 
+def _floor(peak: Tensor) -> Tensor:
+    return (FLOOR * peak).clamp_(min=torch.finfo(peak.dtype).tiny ** 0.5)
+
+
+def _pieces(tensor: Tensor) -> list[Tensor]:
+    """Views of some rows of one layer each; all of a small tensor."""
+    if tensor.ndim < 2 or tensor.numel() <= CHUNK:
+        return [tensor]
+    rows = max(1, CHUNK * tensor.shape[1] // tensor[0].numel())
+    return [piece for layer in tensor.split(1) for piece in layer.split(rows, 1)]
+
+
+def _in_chain(name: str) -> bool:
+    """Whether this is a parameter of a chain of layers, and not of an unrolled algorithm."""
+    return ".linear." in name or name.endswith("bias")
+
+
 def _units(names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """c: the size of each layer's weights; biases have that of their weights, logarithms of numbers have 1."""
-    found = {name: _size(tensor) for name, tensor in zip(names, tensors, strict=True)}
+    """c: from the size of each layer's weights; biases have that of their weights, logarithms a constant."""
+    found = {name: _size(name, tensor) for name, tensor in zip(names, tensors, strict=True)}
     units = []
     for name, tensor in zip(names, tensors, strict=True):
         weights = found.get(f"{name.removesuffix('bias')}linear.weight") if name.endswith("bias") else None
@@ -236,8 +279,9 @@ def _units(names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
     return units
 
 
-def _size(tensor: Tensor) -> Tensor:
+def _size(name: str, tensor: Tensor) -> Tensor:
     if tensor.ndim < 2:  # one number per layer
-        return torch.ones_like(tensor)
+        return torch.full_like(tensor, NUMBERS)
     size = tensor.square().mean(tuple(range(1, tensor.ndim)), keepdim=True).sqrt()
-    return torch.where(size > 0, size, tensor[0].numel() ** -0.5)
+    size = torch.where(size > 0, size, tensor[0].numel() ** -0.5)
+    return size if _in_chain(name) else MATRICES * size

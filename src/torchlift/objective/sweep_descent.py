@@ -17,6 +17,7 @@ from torchlift.core.tensors import Point, clone
 from torchlift.objective.back_propagation import back_propagate
 from torchlift.objective.batches import TrainingBatches
 from torchlift.objective.contrast import contrast
+from torchlift.objective.gram_rule import GramRule
 from torchlift.objective.nudge import Nudge, NudgeState
 from torchlift.objective.relative_step import RelativeStep
 from torchlift.objective.rules import SweepRule
@@ -105,7 +106,7 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
         k = state.count
         sweep = self._sweep(problem, k, state.point, state.nudge)
         if not bool(sweep.loss.isfinite()):
-            raise StepFailure(Result.NOT_FINITE, f"the loss is {float(sweep.loss)}")
+            raise StepFailure(Result.NOT_FINITE, f"the loss is {float(sweep.loss)}{_where(problem, sweep)}")
         share = problem.share_left(k)
         point, memory = self.rule.move(problem.names, state.point, sweep, state.rule, k, share, self.reuse)
         size = self.rule.size(memory, k)
@@ -124,15 +125,29 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
         if count % EVERY:
             return average
         average = average if self.reuse else clone(average)
-        weight = max(1 - self.average**EVERY, 1 / (1 + 0.5 * count / EVERY))
+        weight = max(1 - self.average**EVERY, 1 / (1 + 0.2 * count / EVERY))
         torch._foreach_lerp_(average.tensors, point.tensors, weight)
         return average
 
     def _sweep(self, problem: TrainingBatches, count: int, point: Point, nudge: NudgeState | None) -> Sweep:
         y, x, context = problem.data(count, point)
+        share = problem.share(count)
         network, loss, lifting = problem.objective.network, problem.objective.loss, problem.objective.lifting
         if lifting.hard:
-            return back_propagate(network, loss, y, x, context)
-        if lifting.contrastive:
-            return contrast(problem.objective, y, x, context)
-        return backward_sweep(network, loss, y, x, self.nudge, nudge, context)
+            sweep = back_propagate(network, loss, y, x, context, share)
+        elif lifting.contrastive:
+            sweep = contrast(problem.objective, y, x, context, share)
+        else:
+            sweep = backward_sweep(network, loss, y, x, self.nudge, nudge, context, share)
+        if share is None or not isinstance(self.rule, GramRule):
+            return sweep
+        layers = [replace(e, inputs=share.gather(e.inputs), residual=share.gather(e.residual)) for e in sweep.layers]
+        return replace(sweep, layers=tuple(layers))
+
+
+def _where(problem: TrainingBatches, sweep: Sweep) -> str:
+    """The processes whose own samples are at fault, where there are many."""
+    if problem.mesh is None:
+        return ""
+    found = problem.mesh.which(not bool(sweep.output.isfinite().all()))
+    return f", on {found}" if found else ""

@@ -47,8 +47,9 @@ class TapedSweep:
         if not self._output.requires_grad:
             return {name: torch.zeros_like(p) for name, p in parameters.items()}
         found = torch.autograd.grad(self._output, list(parameters.values()), cotangent, allow_unused=True)
+        means = iter(_divided([gradient for gradient in found if gradient is not None], self.samples))
         return {
-            name: torch.zeros_like(p) if gradient is None else gradient / self.samples
+            name: torch.zeros_like(p) if gradient is None else next(means)
             for (name, p), gradient in zip(parameters.items(), found, strict=True)
         }
 
@@ -73,6 +74,13 @@ class _Nudged(torch.autograd.Function):
         (v,) = ctx.saved_tensors
         residual, *slopes = ctx.sweep.respond(ctx.row, v, signals[0])
         return residual, None, None, *slopes
+
+
+def _divided(gradients: list[Tensor], count: int) -> list[Tensor]:
+    """In their own memory, because new memory costs more than the arithmetic; parameters may share a gradient."""
+    places = {gradient.data_ptr() for gradient in gradients}
+    apart = len(places) == len(gradients) and all(gradient.is_contiguous() for gradient in gradients)
+    return [gradient.div_(count) if apart else gradient / count for gradient in gradients]
 
 
 def _learned(activation: ProximalActivation) -> list[str]:

@@ -54,8 +54,10 @@ def initialise_weights(
       undoes σ on the range of the inputs, exactly where σ permits it; branches
       of residual blocks are zero. Widths should not shrink, or entries are lost.
     - "layer-wise": each layer is fitted to the data that the ones before it
-      make; where that is impossible it is scaled to be alive. For deep
-      networks whose activations are zero nearly everywhere under random weights.
+      make; where that is impossible it is scaled to be alive, and where it
+      gains nothing over a fitted output behind "pass-through", that is used. For
+      inverse problems, and for deep networks whose activations are zero nearly
+      everywhere under random weights.
     - "balanced": the current weights, each layer's multiplied by one number and
       its bias set such that it responds to the data. The output is kept.
 
@@ -78,7 +80,7 @@ def initialise_weights(
             some noise removed; 0 by default.
         loss: of the output layer in "layer-wise"; cross-entropy for integer
             labels, squared error otherwise.
-        samples: "layer-wise" and "balanced" look at so many, drawn at random; 2,000 and 500 by default.
+        samples: "layer-wise" and "balanced" look at so many, drawn at random; 5,000 and 500 by default.
         ridge: strength of the pull towards pass-through in "layer-wise"; 1 by default.
     """
     _check_network(network)
@@ -94,7 +96,7 @@ def initialise_weights(
         with _unchanged_if_refused(network):
             return pass_through(network, values, shrink, generator)
     if way == "layer-wise":
-        count = 2000 if samples is None else check_size("initialise_weights samples", samples)
+        count = 5000 if samples is None else check_size("initialise_weights samples", samples)
         strength = 1.0 if ridge is None else check_positive("initialise_weights ridge", ridge)
         return layer_wise(network, _sample(network, data, loss, count, generator), strength, generator)
     if way == "balanced":
