@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,10 @@ def test_inputs_can_be_encoded_and_compared(capsys: Capture, tmp_path: Path, mod
     good = ask(capsys, *base, "--weight", "sure", "--max-steps", "200", "--out", tmp_path / "out")
     assert good["psnr"] > poor["psnr"] + 5
     assert good["trace"]["rule"] == "sure" and len(good["trace"]["rows"]) == 13
-    assert (tmp_path / "out" / "weights.png").exists()
+    assert (tmp_path / "out" / "weights.png").exists() and (tmp_path / "out" / "truth.npy").exists()
+    words = shlex.split(good["command"])
+    assert words[:2] == ["torchlift", "invert"] and "--out" not in words
+    assert ask(capsys, *words[2:])["images"] == good["images"]  # the command repeats the run
     assert good["residual of the noise"] == pytest.approx(0.02 * 150**0.5)
     single = ask(capsys, *base, "--weight", "discrepancy", "--per-image", "--images", "2")
     assert len({row["weight"] for row in single["images"]}) == 2

@@ -184,6 +184,8 @@ def test_an_inversion_is_shown(trained: Path) -> None:
     ]  # fmt: skip
     images = record.exhibits[0]
     assert isinstance(images, Pictures) and images.rows["inversion"].shape == (2, 28, 28)
+    assert images.truth == "input" and record.command.startswith("torchlift invert ")
+    assert record.environment["versions"]["torchlift"]
     assert "Mean PSNR: " in record.summary
     assert record.configuration["algorithm"] == "sweep"
 

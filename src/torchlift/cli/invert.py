@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -24,6 +25,7 @@ from torchlift.imaging import psnr
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
 from torchlift.priors import PRIORS, Prior
+from torchlift.records import environment
 from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
@@ -87,7 +89,20 @@ class Invert(Command):
         begin = time.perf_counter()
         found = self._invert(network, y, start)
         record = self._record(network, y, found, truth) | {"seconds": time.perf_counter() - begin}
+        record |= {"command": self._command(), "environment": environment()}
         return record | {"files": self._write(found, start, truth)}
+
+    def _command(self) -> str:
+        """What repeats the run: every option that is not at its default."""
+        words = ["torchlift", self.name, self.model, str(self.data)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("model", "data", "json", "out", "debug") or value == field.default:
+                continue
+            words.append(f"--{field.name.replace('_', '-')}")
+            if value is not True:
+                words += map(str, value if isinstance(value, tuple) else [value])
+        return shlex.join(words)
 
     def _check(self) -> None:
         if self.threads is not None:
@@ -208,6 +223,10 @@ class Invert(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         np.save(self.out / "x.npy", found.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
+        for name, images in (("truth.npy", truth), ("start.npy", start)):
+            if images is not None:
+                np.save(self.out / name, images.numpy(), allow_pickle=False)
+                files.append(name)
         if not can_draw():
             return files
         from torchlift import plot

@@ -19,6 +19,7 @@ SHOWN = 8
 """Images that are shown."""
 LISTED = 100
 """Images in the table."""
+FOUND = "inversion"
 
 SETTINGS = ("model", "data", "in_shape", "out_shape", "prior", "algorithm", "weight")
 
@@ -44,30 +45,37 @@ def _record(folder: Path, found: Mapping[str, Any]) -> Record:
         name="inversions",
         title=f"Inversion of {found['model']}",
         summary=f"{found['message']}{quality}",
-        command="",  # invert.json does not keep all options
+        command=found["command"],
         configuration={name: found[name] for name in SETTINGS},
-        environment={},
+        environment=found["environment"],
         seconds=found["seconds"],
         exhibits=[*_pictures(folder, found), *_weights(found), _gaps(found), _images(found)],
     )
 
 
 def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Exhibit]:
-    """The first images, one row; vectors of a square number of entries are shown as squares."""
-    if not (folder / "x.npy").exists():
-        return []
+    """The first images, with the true inputs and the first guesses where there were any."""
     shape = tuple(found["in_shape"])
-    x = read_batch(folder / "x.npy", shape, torch.zeros(()))[:SHOWN]
+    rows: dict[str, Tensor] = {}
+    for label, name in (("input", "truth.npy"), ("start", "start.npy"), (FOUND, "x.npy")):
+        if (folder / name).exists():
+            images = _as_pictures(read_batch(folder / name, shape, torch.zeros(()))[:SHOWN], shape)
+            if images is not None:
+                rows[label] = images
+    if FOUND not in rows:
+        return []
+    decibels = [image["psnr"] for image in found["images"][:SHOWN]]
+    captions = {} if None in decibels else {FOUND: [f"{value:.1f} dB" for value in decibels]}
+    truth = "input" if "input" in rows else None
+    return [Pictures("images", "Inputs that were found", rows, captions, truth)]
+
+
+def _as_pictures(x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """(B, H, W); vectors of a square number of entries are shown as squares, nothing else is."""
     side = math.isqrt(math.prod(shape))
     if len(shape) == 3 and shape[0] == 1:
-        return [_row(x[:, 0], found)]
-    return [_row(x.reshape(-1, side, side), found)] if len(shape) == 1 and side * side == shape[0] >= 64 else []
-
-
-def _row(x: Tensor, found: Mapping[str, Any]) -> Pictures:
-    decibels = [image["psnr"] for image in found["images"][: len(x)]]
-    captions = {} if None in decibels else {"inversion": [f"{value:.1f} dB" for value in decibels]}
-    return Pictures("images", "Inputs that were found", {"inversion": x}, captions)
+        return x[:, 0]
+    return x.reshape(-1, side, side) if len(shape) == 1 and side * side == shape[0] >= 64 else None
 
 
 def _weights(found: Mapping[str, Any]) -> list[Exhibit]:
