@@ -137,12 +137,16 @@ class _Oracle:
         self.r = self.rule.patience * self.r + weight * inner
         size = sum(self._dual(key) for key in g)
         self.rho = max(self.rho, self.r / size) if size else self.rho
-        scale = gamma * self.rho / (1 - self.rule.momentum**self.k)
-        steps = {key: [-scale * self.units[key] * value for value in m] for key, m in self.m.items()}
+        scale = gamma / (1 - self.rule.momentum**self.k)
+        steps = {key: [-scale * self._length(key) * value for value in m] for key, m in self.m.items()}
         for bias, (of, mean) in means.items():
             for i in range(len(steps[bias])):
                 steps[bias][i] -= sum(steps[of][len(mean) * i + j] * mean[j] for j in range(len(mean)))
         return {key: [a + b for a, b in zip(x[key], steps[key], strict=True)] for key in x}
+
+    def _length(self, key: Key) -> float:
+        """Logarithms keep to the first ρ."""
+        return self.units[key] * (self.rule.start if key[0].endswith("log") else self.rho)
 
     def _normalised(self, key: Key, g: list[float]) -> list[float]:
         memory = self.rule.memory

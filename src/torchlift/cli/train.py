@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,10 @@ from torchlift.configuration import (
 from torchlift.configuration.files import to_plain
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.solution import Result, SolverError
+from torchlift.distributed import Mesh, process_group
+from torchlift.distributed.mesh import TIMEOUT
 from torchlift.models import save_model
-from torchlift.training import Training, read_history
+from torchlift.training import Training, read_history, train
 
 CONFIG = "config.toml"
 
@@ -51,6 +54,10 @@ class Train(Command):
     """Go on with the run in this folder; its own configuration is used."""
     dry_run: bool = False
     """Print what would be done, with sizes and memory, and train nothing."""
+    mesh: Annotated[str | None, tyro.conf.arg(metavar="data=N,layers=N")] = None
+    """Share the work among the processes of torchrun: samples along data, layers along layers."""
+    mesh_timeout: float = TIMEOUT
+    """Seconds that processes of a mesh wait for each other before they give up."""
     data: DataSettings = field(default_factory=DataSettings)
     """[data]: what is learnt from."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -81,16 +88,26 @@ class Train(Command):
         setup = prepare(configuration)
         if self.dry_run:
             return plan(setup)
+        if self.mesh is None:
+            return self._train(setup, configuration, None)
+        with process_group(self.mesh, timeout=self.mesh_timeout) as mesh:
+            return self._train(setup, configuration, mesh)
+
+    def _train(self, setup: Setup, configuration: Configuration, mesh: Mesh | None) -> Record:
+        """The record of a run, or an empty one on processes that keep none."""
         references = setup.references()
-        if self.out is not None and self.resume is None:
+        first = mesh is None or mesh.first
+        if first and self.out is not None and self.resume is None:
             self.out.mkdir(parents=True, exist_ok=True)
             write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
         try:
-            training = setup.train(self.out, resume=self.resume is not None, progress=not self.json)
+            training = _trained(setup, self.out, self.resume is not None, not self.json, mesh)
         except KeyboardInterrupt:
             self._tell_how_to_resume()
             raise
+        if not first:
+            return {}
         files = [] if self.out is None else [CONFIG, "history.jsonl", "train.json"]
         if self.out is not None:
             save_model(self.out / "model", training.network)
@@ -117,7 +134,7 @@ class Train(Command):
     def run(self) -> Record:
         if self.dry_run and self.out is not None:
             return replace(self, out=None, resume=None).run()  # a plan leaves nothing behind
-        record = super().run()
+        record = self.collect() if self._follows() else super().run()
         if record.get("result") == Result.INTERRUPTED.code:
             self._tell_how_to_resume()
             raise KeyboardInterrupt
@@ -132,11 +149,36 @@ class Train(Command):
             hint = f"Go on with it by '{_resume_command(self.out)}', or choose another folder."
             raise DataError(message(f"--out {self.out}", "a folder without a run", "one with a run in it", hint))
 
+    def _follows(self) -> bool:
+        """Whether another process of the mesh prints and saves."""
+        return self.mesh is not None and not self.dry_run and os.environ.get("RANK", "0") != "0"
+
     def _tell_how_to_resume(self) -> None:
         if self.out is None:
             print("Nothing was saved. With --out DIR a run can be continued.", file=sys.stderr)
         else:
             print(f"To go on: {_resume_command(self.out)}", file=sys.stderr)
+
+
+def _trained(setup: Setup, folder: Path | None, resume: bool, progress: bool, mesh: Mesh | None) -> Training:
+    """`setup.train`, by all processes of the mesh where there is one."""
+    if mesh is None:
+        return setup.train(folder, resume=resume, progress=progress)
+    settings = setup.configuration.training
+    shared = ("memory_limit", "seed", "metrics", "evaluate_every", "patience", "tolerance")
+    kept = ("checkpoint_every", "keep", "tensorboard")
+    return train(
+        setup.network,
+        setup.data,
+        validation=setup.validation,
+        loss=setup.loss,
+        phases=setup.phases,
+        folder=folder,
+        resume=resume,
+        progress=progress,
+        mesh=mesh,
+        **{name: getattr(settings, name) for name in (*shared, *kept)},
+    )
 
 
 def _train(configuration: Configuration, out: Path | None = None) -> Train:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,16 +26,29 @@ Factor: TypeAlias = "float | tuple[Tensor, ...]"
 """One number for a block, or one tensor that broadcasts per tensor of it."""
 
 
+class Sharing(Protocol):
+    """How sums over the entries that one process holds become sums over those of all processes."""
+
+    def totals(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """One sum per block, the same on every process; all processes ask at the same time."""
+        ...
+
+
 class Point(Mapping[str, tuple[Tensor, ...]]):
     """An immutable mapping from block names to tuples of tensors.
 
     `Point({"x": tensor})` and `Point({"x": [a, b]})` are both understood;
     `point["x"]` is always a tuple. Tensors are detached, never copied.
+
+    A point may be one process's part of a larger one. Then `sharing` makes
+    products and norms those of the whole; arithmetic hands it on. Its result is
+    a new point even where a process holds nothing, because solvers tell by
+    identity whether a point has moved, and must do so alike everywhere.
     """
 
-    __slots__ = ("_layout", "_tensors")
+    __slots__ = ("_layout", "_tensors", "sharing")
 
-    def __init__(self, blocks: Mapping[str, Tensor | Sequence[Tensor]]) -> None:
+    def __init__(self, blocks: Mapping[str, Tensor | Sequence[Tensor]], sharing: Sharing | None = None) -> None:
         if not isinstance(blocks, Mapping):
             invalid_type("Point", "a mapping from block names to tensors", blocks, 'Try Point({"x": tensor}).')
         tensors: list[Tensor] = []
@@ -46,6 +59,7 @@ class Point(Mapping[str, tuple[Tensor, ...]]):
             layout.append((name, len(items)))
         self._layout: Layout = tuple(layout)
         self._tensors: tuple[Tensor, ...] = tuple(tensors)
+        self.sharing = sharing
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -77,19 +91,20 @@ class Point(Mapping[str, tuple[Tensor, ...]]):
         twin = object.__new__(Point)
         twin._layout = self._layout
         twin._tensors = tuple(tensors)
+        twin.sharing = self.sharing
         return twin
 
     def select(self, blocks: Sequence[str]) -> Point:
         """Only the named blocks."""
         if tuple(blocks) == self.blocks:
             return self
-        return _assemble({name: self[name] for name in blocks})
+        return _assemble({name: self[name] for name in blocks}, self.sharing)
 
     def merge(self, other: Point) -> Point:
         """This point with the blocks of `other` in place of its own."""
         if other._layout == self._layout:
             return other
-        return _assemble({name: other[name] if name in other else self[name] for name in self})
+        return _assemble({name: other[name] if name in other else self[name] for name in self}, self.sharing)
 
     def spread(self, factors: Mapping[str, float]) -> list[float]:
         """One number per tensor from one number per block."""
@@ -117,37 +132,37 @@ def as_point(value: Point | Mapping[str, Tensor | Sequence[Tensor]] | Tensor) ->
 def add(a: Point, b: Point, alpha: float = 1.0) -> Point:
     """a + alpha·b."""
     if not a.tensors:
-        return a
+        return a.like(())
     return a.like(torch._foreach_add(a.tensors, _matching(a, b), alpha=alpha))
 
 
 def subtract(a: Point, b: Point) -> Point:
     """a − b."""
     if not a.tensors:
-        return a
+        return a.like(())
     return a.like(torch._foreach_sub(a.tensors, _matching(a, b)))
 
 
 def add_scaled(a: Point, b: Point, factors: Mapping[str, Factor]) -> Point:
     """a + c·b with one factor c per block."""
     if not a.tensors:
-        return a
+        return a.like(())
     numbers = {name: factor for name, factor in factors.items() if not isinstance(factor, tuple)}
     if len(numbers) == len(factors):
         return _add_numbers(a, b, numbers)
     per_block = {name: _times(b[name], factors[name]) for name in a}
-    return add(a, _assemble(per_block))
+    return add(a, _assemble(per_block, a.sharing))
 
 
 def scale(a: Point, factor: float) -> Point:
     """factor·a."""
-    return a.like(torch._foreach_mul(a.tensors, factor)) if a.tensors else a
+    return a.like(torch._foreach_mul(a.tensors, factor) if a.tensors else ())
 
 
 def lerp(a: Point, b: Point, weight: float) -> Point:
     """a + weight·(b − a)."""
     if not a.tensors:
-        return a
+        return a.like(())
     return a.like(torch._foreach_lerp(a.tensors, _matching(a, b), weight))
 
 
@@ -163,28 +178,41 @@ def zeros_like(a: Point) -> Point:
 def dot(a: Point, b: Point) -> float:
     """⟨a, b⟩, summed over all blocks."""
     pairs = zip(a.tensors, _matching(a, b), strict=True)
-    parts = [torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in pairs]
-    return math.fsum(_numbers(parts))
+    values = _numbers([torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in pairs])
+    if a.sharing is None:
+        return math.fsum(values)
+    return sum(a.sharing.totals(_per_block(a, values, sum)).values())  # fsum would refuse ∞ − ∞ on one process alone
 
 
 def norm(a: Point) -> float:
     """‖a‖₂ over all blocks."""
-    return math.hypot(*tensor_norms(a))
+    return math.hypot(*(_norms(a) if a.sharing is None else block_norms(a).values()))
 
 
 def block_norms(a: Point) -> dict[str, float]:
     """‖·‖₂ of each block, with one wait for the device."""
-    values = tensor_norms(a)
-    return {name: math.hypot(*values[start:stop]) for name, (start, stop) in _ranges(a._layout).items()}
+    found = _per_block(a, _norms(a), lambda values: math.hypot(*values))
+    if a.sharing is None:
+        return found
+    totals = a.sharing.totals({name: value * value for name, value in found.items()})
+    return {name: math.sqrt(total) for name, total in totals.items()}
+
+
+def finite_blocks(a: Point) -> dict[str, bool]:
+    """Whether all entries of each block are finite."""
+    found = {name: sum(not bool(tensor.isfinite().all()) for tensor in a[name]) for name in a}
+    return {name: count == 0 for name, count in (found if a.sharing is None else a.sharing.totals(found)).items()}
 
 
 def tensor_norms(a: Point) -> list[float]:
-    """‖·‖₂ of each tensor; half precision is summed in single."""
-    if not a.tensors:
-        return []
-    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in a.tensors)
-    parts = torch._foreach_norm(a.tensors, 2, dtype=torch.float32) if half else torch._foreach_norm(a.tensors, 2)
-    return _numbers(parts)
+    """‖·‖₂ of each tensor; half precision is summed in single.
+
+    Where the point is shared, each tensor stands for an equal part of the whole
+    point instead, so that their norm is that of the whole on every process.
+    """
+    if a.sharing is None:
+        return _norms(a)
+    return [norm(a) / math.sqrt(len(a.tensors))] * len(a.tensors)
 
 
 def _add_numbers(a: Point, b: Point, factors: Mapping[str, float]) -> Point:
@@ -209,11 +237,26 @@ def _numbers(parts: Sequence[Tensor]) -> list[float]:
     return [float(part) for part in parts]
 
 
-def _assemble(blocks: Mapping[str, tuple[Tensor, ...]]) -> Point:
+def _norms(a: Point) -> list[float]:
+    """‖·‖₂ of each tensor that this process holds."""
+    if not a.tensors:
+        return []
+    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in a.tensors)
+    parts = torch._foreach_norm(a.tensors, 2, dtype=torch.float32) if half else torch._foreach_norm(a.tensors, 2)
+    return _numbers(parts)
+
+
+def _per_block(a: Point, values: list[float], join: Callable[[list[float]], float]) -> dict[str, float]:
+    """One number per block from one number per tensor."""
+    return {name: join(values[start:stop]) for name, (start, stop) in _ranges(a._layout).items()}
+
+
+def _assemble(blocks: Mapping[str, tuple[Tensor, ...]], sharing: Sharing | None) -> Point:
     """A point from tensors that are known to be good."""
     point = object.__new__(Point)
     point._layout = tuple((name, len(items)) for name, items in blocks.items())
     point._tensors = tuple(item for items in blocks.values() for item in items)
+    point.sharing = sharing
     return point
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchlift.distributed import Share
 from torchlift.losses import Loss
 from torchlift.networks import Network
 from torchlift.objective.nudge import NudgeState
@@ -12,8 +13,14 @@ from torchlift.objective.sweep import LayerStep, Sweep
 from torchlift.operators import Context
 
 
-def back_propagate(network: Network, loss: Loss, y: Tensor, x: Tensor, context: Context = None) -> Sweep:
-    """The gradient of the mean loss of N(y) in all parameters, by automatic differentiation."""
+def back_propagate(
+    network: Network, loss: Loss, y: Tensor, x: Tensor, context: Context = None, share: Share | None = None
+) -> Sweep:
+    """The gradient of the mean loss of N(y) in all parameters, by automatic differentiation.
+
+    Args:
+        share: which samples of a batch these are, where many processes share it.
+    """
     trainable = {name: p for name, p in network.named_parameters() if p.requires_grad}
     runs = [*network.dense_runs(), *(() if (tail := network.output_run()) is None else (tail,))]
     with torch.enable_grad():
@@ -42,4 +49,5 @@ def back_propagate(network: Network, loss: Loss, y: Tensor, x: Tensor, context: 
         for i in range(run.count)
     ]
     nothing = NudgeState(y.new_ones(len(states.v)))
-    return Sweep(loss.value(output, x).sum() / len(y), output, gradients, tuple(layers), nothing)
+    value = loss.value(output, x).sum() / len(y)
+    return Sweep(value, output, gradients, tuple(layers), nothing).shared(share)

@@ -9,10 +9,15 @@ from torch import Tensor
 
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
-from torchlift.core.tensors import Point
+from torchlift.core.solution import Result, StepFailure
+from torchlift.core.tensors import Point, finite_blocks
 from torchlift.data import Batch, Batches
+from torchlift.distributed import Mesh, MeshSharing, Share
+from torchlift.objective.distributed_problem import DistributedProblem, publish_parts
+from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
 from torchlift.objective.problem import NetworkParameters, Split, TrainingProblem
+from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.objective.store import StateStore
 from torchlift.solvers.implicit_sgd import StochasticProblem
 
@@ -33,6 +38,7 @@ class TrainingBatches(StochasticProblem):
         split, start: how each batch's lifted variables are divided, and where they start.
         budget: the share of a run that is left before step k, from 1 down to 0; always 1 by default.
         store: keeps lifted variables between epochs; `start` then serves samples that are new to it.
+        part: this process's layers where those are shared too; `batches` are `ShardedBatches` then.
     """
 
     def __init__(
@@ -44,17 +50,20 @@ class TrainingBatches(StochasticProblem):
         start: str = "forward",
         budget: Callable[[int], float] | None = None,
         store: StateStore | None = None,
+        part: LayerPart | None = None,
     ) -> None:
         if not isinstance(batches, Batches):
             hint = "Try as_batches((y, x), batch_size=100)."
             invalid_type("TrainingBatches batches", "Batches", batches, hint)
         if store is not None:
             _check_store(store, objective, batches)
-        self.objective, self.batches, self.store = objective, batches, store
+        self.objective, self.batches, self.store, self.part = objective, batches, store, part
+        self.mesh: Mesh | None = batches.mesh if isinstance(batches, ShardedBatches) else None
         self.split: Split = split
         self.how = start
         self.share_left = _endless if budget is None else budget
-        self._parameters = NetworkParameters(objective.network)
+        self._sharing = None if self.mesh is None else MeshSharing(self.mesh)
+        self._parameters = NetworkParameters(objective.network if part is None else part.network)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -72,16 +81,30 @@ class TrainingBatches(StochasticProblem):
 
     def start(self) -> Point:
         """The network's current parameters."""
-        return Point({"parameters": self._parameters.clones()})
+        return Point({"parameters": self._parameters.clones()}, self._sharing)
 
     def data(self, count: int, parameters: Point) -> Batch:
         """Batch number `count`, with the parameters put into the network."""
         self._parameters.load(parameters["parameters"])
         return self.batches.batch(count)
 
+    def share(self, count: int) -> Share | None:
+        """Which samples of batch number `count` are here, where many processes share it."""
+        return self.batches.part(count)[1] if isinstance(self.batches, ShardedBatches) else None
+
     def batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
+        problem, start = self._batch(count, parameters)
+        if self.mesh is not None and not all(finite_blocks(start).values()):
+            raise StepFailure(Result.NOT_FINITE, "the lifted variables at the start of a batch are not finite")
+        return problem, start
+
+    def _batch(self, count: int, parameters: Point) -> tuple[TrainingProblem, Point]:
         y, x, context = self.data(count, parameters)
-        problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
+        share = self.share(count)
+        if share is None:
+            problem = TrainingProblem(self.objective, y, x, split=self.split, context=context)
+        else:
+            problem = DistributedProblem(self.objective, y, x, share, self.part, split=self.split, context=context)
         if self.store is None:
             return problem, problem.start(self.how).merge(parameters)
         indices = lasting_indices(self.batches, count)
@@ -98,7 +121,23 @@ class TrainingBatches(StochasticProblem):
 
     def parts(self) -> dict[str, Tensor]:
         """What persists beside the parameters, for a checkpoint: the lifted variables in the store."""
-        return {} if self.store is None else self.store.parts()
+        found = {} if self.store is None else self.store.parts()
+        return found if self.mesh is None else {name: self._gathered(tensor) for name, tensor in found.items()}
+
+    def publish(self, point: Point) -> None:
+        """Put the parameters of a point into the network."""
+        self._parameters.load(point["parameters"])
+        if self.part is not None:
+            publish_parts(self.part, point["parameters"])
+
+    def whole(self, point: Point) -> Point:
+        """The point of a single process from those of all; on every process."""
+        return point if self.part is None else Point({name: self.part.gather(point[name]) for name in point})
+
+    def local(self, point: Point) -> Point:
+        """This process's part of a point of a single process."""
+        part = self.part
+        return Point({name: point[name] if part is None else part.cut(point[name]) for name in point}, self._sharing)
 
     def restore(self, parts: Mapping[str, Tensor]) -> None:
         """Go on from there."""
@@ -109,11 +148,23 @@ class TrainingBatches(StochasticProblem):
     def value(self, parameters: Point) -> float:
         """The mean loss of the network itself, over all samples in their own order."""
         self._parameters.load(parameters["parameters"])
-        total, samples = 0.0, 0
+        total, samples = 0.0, 0.0
         for y, x, context in self.batches.ordered():
-            total += float(self.objective.loss.value(self.objective.network(y, context), x).sum())
-            samples += len(y)
+            output = self.objective.network(y, context) if self.part is None else self.part.forward(y, context)
+            if output is not None:
+                total += float(self.objective.loss.value(output, x).sum())
+                samples += len(y)
+        if self.mesh is not None:
+            total, samples = self.mesh.sum_numbers([total, samples])
         return total / samples
+
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """What is kept for all samples, from the processes that they belong to."""
+        assert self.mesh is not None  # since `parts`
+        along = 0 if tensor.ndim == 1 else 1  # samples, or layers and samples
+        mine = torch.arange(tensor.shape[along], device=tensor.device) % self.mesh.data == self.mesh.data_rank
+        own = torch.where(mine.view(-1, *(1,) * (tensor.ndim - 1 - along)), tensor, torch.zeros_like(tensor))
+        return self.mesh.sum_(own.to(torch.uint8) if own.dtype == torch.bool else own, "data").to(tensor.dtype)
 
 
 def _check_store(store: StateStore, objective: Objective, batches: Batches) -> None:

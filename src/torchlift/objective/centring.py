@@ -32,11 +32,12 @@ class Mean(NamedTuple):
 def centre(sweep: Sweep) -> tuple[Mean, ...]:
     """Overwrite the weight gradients of dense layers with a trained bias by their centred form."""
     means = []
-    for layer in sweep.layers:
+    known = sweep.means or (None,) * len(sweep.layers)
+    for layer, mean in zip(sweep.layers, known, strict=True):
         weight, bias = sweep.gradients.get(layer.weight_name), sweep.gradients.get(layer.bias_name or "")
         if layer.bias_name is None or weight is None or bias is None:
             continue
-        mean = layer.inputs.mean(0)
+        mean = layer.inputs.mean(0) if mean is None else mean
         weight[layer.index].addr_(bias[layer.index], mean, alpha=-1)
         means.append(Mean(layer.weight_name, layer.bias_name, layer.index, mean))
     return tuple(means)

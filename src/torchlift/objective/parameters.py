@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.tensors import Point
+from torchlift.distributed import Share
 from torchlift.engine import StackedEngine, States
 from torchlift.engine.stacked import Segment
 from torchlift.liftings import MACQP
@@ -44,6 +45,7 @@ def minimise_parameters(
     tolerance: float,
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
+    share: Share | None = None,
 ) -> dict[str, Tensor] | None:
     """New values of all parameters, or None where a layer is not dense or a regulariser is not one ridge for all.
 
@@ -53,29 +55,55 @@ def minimise_parameters(
 
     Args:
         near, strength: add strength/2 ‖θ − near‖².
+        share: which samples of a batch these are, where many processes share it: all of them are brought together.
     """
+    if not can_minimise(objective):
+        return None
+    assert isinstance(objective.engine, StackedEngine)  # since `can_minimise`
+    return minimise_layers(objective, objective.engine, y, x, z, tolerance, near, strength, share)
+
+
+def can_minimise(objective: Objective) -> bool:
+    """Whether `minimise_parameters` serves the objective."""
     engine = objective.engine
-    ridge = _ridge(objective)
-    if not isinstance(engine, StackedEngine) or engine.needs_form or engine.tail is None or ridge is None:
-        return None
-    if not math.isfinite(objective.loss.curvature()):
-        return None
-    total = ridge + strength
+    dense = isinstance(engine, StackedEngine) and not engine.needs_form
+    return dense and _ridge(objective) is not None and math.isfinite(objective.loss.curvature())
+
+
+@torch.no_grad()
+def minimise_layers(
+    objective: Objective,
+    engine: StackedEngine,
+    y: Tensor,
+    x: Tensor,
+    z: States,
+    tolerance: float,
+    near: Mapping[str, Tensor] | None = None,
+    strength: float = 0.0,
+    share: Share | None = None,
+) -> dict[str, Tensor]:
+    """`minimise_parameters` by an engine of dense layers, which may be without the output layer."""
+    total = (_ridge(objective) or 0.0) + strength
     values = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
     anchor = Anchor(total, values)
     found: dict[str, Tensor] = {}
     for segment, inputs, outputs in engine.dense_layers(y, z):
+        if share is not None:
+            inputs, outputs = share.gather(inputs, 1), share.gather(outputs, 1)
         if isinstance(objective.lifting, MACQP):
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
             new = _majorised(objective, segment, inputs, outputs, anchor, tolerance)
         _store(found, segment, *new)
-    last = (z[-1].to(y.dtype) if len(z) else y).unsqueeze(0)
-    loss = objective.loss
+    if engine.tail is None:
+        return found
+    last, target, loss = z[-1].to(y.dtype) if len(z) else y, x, objective.loss
+    if share is not None:
+        last, target = share.gather(last), share.gather(x)
     _store(
         found,
         engine.tail,
-        *_fit(engine.tail, last, lambda v: loss.grad(v[0], x)[None], loss.curvature(), anchor, tolerance),
+        *_fit(engine.tail, last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), anchor, tolerance),
     )
     return found
 

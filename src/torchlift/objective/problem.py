@@ -11,11 +11,13 @@ from torch import Tensor
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
+from torchlift.distributed import Mesh
 from torchlift.engine import StackedEngine, States, Want
 from torchlift.networks import Network
 from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
+from torchlift.objective.report import Report
 from torchlift.operators import Context
 
 T = TypeVar("T")
@@ -39,6 +41,9 @@ class TrainingProblem(Problem):
         split: how the lifted variables are divided into blocks.
     """
 
+    #: The processes that share the problem; None for a single one.
+    mesh: Mesh | None = None
+
     def __init__(
         self, objective: Objective, y: Tensor, x: Tensor, *, split: Split = "whole", context: Context = None
     ) -> None:
@@ -56,7 +61,7 @@ class TrainingProblem(Problem):
         self._parameters = NetworkParameters(objective.network)
         self.names = self._parameters.names
         self.split = split
-        self.rows = _rows(len(objective.layout.shapes), split)
+        self.rows = block_rows(len(objective.layout.shapes), split)
         self._states = objective.initialise(y, context=context)
         self._loaded: dict[str, tuple[Tensor, ...]] = {}
         self._bounds: dict[str, tuple[tuple[Tensor, ...], Any]] = {}
@@ -80,6 +85,29 @@ class TrainingProblem(Problem):
         self._load(point)
         return self._states.clone()
 
+    def whole(self, point: Point) -> Point:
+        """The point of a single process from those of all that share the problem; on every process."""
+        return point
+
+    def local(self, point: Point) -> Point:
+        """This process's part of a point of a single process."""
+        return point
+
+    def publish(self, point: Point) -> None:
+        """Put the parameters of a point into the network."""
+        self._parameters.load(point["parameters"])
+
+    def report(self, point: Point) -> Report:
+        """The objective split into its parts."""
+        self._load(point)
+        return self.objective.report(self.y, self.x, self._states, self.context)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """The mean loss of the network itself."""
+        output = self.objective.network(self.y, self.context)
+        return float(self.objective.loss.value(output, self.x).mean())
+
     @torch.no_grad()
     def smooth_value(self, point: Point) -> float:
         self._load(point)
@@ -97,8 +125,7 @@ class TrainingProblem(Problem):
 
     def parts(self, point: Point) -> Mapping[str, float]:
         """Loss, one penalty per layer, regularisers."""
-        self._load(point)
-        report = self.objective.report(self.y, self.x, self._states, self.context)
+        report = self.report(point)
         layers = {f"layer {j}": penalty for j, penalty in enumerate(report.penalties, start=1)}
         return {"loss": report.loss, **layers, "regularisation": report.regularisation}
 
@@ -170,7 +197,7 @@ class TrainingProblem(Problem):
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""
         known = self._bounds.get(name)
-        if known is None or not _same(known[0], key):
+        if known is None or not same_tensors(known[0], key):
             known = self._bounds[name] = (key, compute())
         return known[1]
 
@@ -198,7 +225,7 @@ class TrainingProblem(Problem):
                 self._parameters.load(tensors)
                 continue
             known = self._loaded.get(block)
-            if known is not None and _same(known, tensors):
+            if known is not None and same_tensors(known, tensors):
                 continue
             _copy(tensors, self._tensors(self._states, block))
             self._loaded[block] = tensors
@@ -226,7 +253,7 @@ class NetworkParameters:
 
     def load(self, tensors: tuple[Tensor, ...]) -> None:
         """Put tensors, in the order of `names`, into the network."""
-        if self._tensors is not None and _same(self._tensors, tensors) and self._untouched():
+        if self._tensors is not None and same_tensors(self._tensors, tensors) and self._untouched():
             return
         targets = self._targets()
         _copy(tensors, targets)
@@ -246,12 +273,12 @@ def _copy(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         target.copy_(tensor)
 
 
-def _same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
     """Whether these are the very same tensors; points are never changed in place."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
+def block_rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
     """Block name → rows (layers counted from 0)."""
     if split == "whole":
         return {"states": tuple(range(depth))} if depth else {}

@@ -23,8 +23,8 @@ FLOOR = 1e-4
 #: How far other parameters than those of chains move where layers of chains move by ρ of their size: matrices of
 #: unrolled algorithms, and numbers that are learned by their logarithms.
 MATRICES, NUMBERS = 1.75, 6.0
-#: Entries that are treated together: 128 KiB in single precision.
-CHUNK = 1 << 15
+#: Entries that are treated together, 1 MiB in single precision: enough for several threads, and for the cache.
+CHUNK = 1 << 18
 #: The distance is estimated from every one of the first steps, later from every few: it costs as much as the step.
 ALWAYS, OFTEN = 32, 4
 

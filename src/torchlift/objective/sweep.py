@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -12,9 +12,11 @@ from torch.nn.functional import linear
 
 from torchlift.core.checks import check_batch, check_like
 from torchlift.core.errors import invalid_type
+from torchlift.distributed import Share
 from torchlift.losses import Loss
 from torchlift.networks import Network
 from torchlift.objective.nudge import Nudge, NudgeState, Response, multipliers, root_mean_square
+from torchlift.objective.shared_nudge import SharedNudge
 from torchlift.objective.taped_sweep import TapedSweep
 from torchlift.operators import Context, DenseRun
 from torchlift.prox import Identity, ProximalActivation
@@ -48,6 +50,10 @@ class Sweep:
         gradients: of the mean loss, by the names of `network.named_parameters()`.
         layers: the dense layers, from input to output.
         state: for the next sweep.
+        means: the mean input of each dense layer; None where it is that of the inputs here.
+
+    Where many processes share a batch, output, inputs and residuals are those
+    of this one's samples, and all else is that of the whole batch.
     """
 
     loss: Tensor
@@ -55,6 +61,15 @@ class Sweep:
     gradients: dict[str, Tensor]
     layers: tuple[LayerStep, ...]
     state: NudgeState
+    means: tuple[Tensor, ...] | None = None
+
+    def shared(self, share: Share | None) -> Sweep:
+        """From means over this process's samples, which are overwritten, to means over all, in one exchange."""
+        if share is None:
+            return self
+        means = tuple(layer.inputs.mean(0) for layer in self.layers)
+        share.mean_(self.loss, *self.gradients.values(), *means)
+        return replace(self, means=means)
 
 
 @torch.no_grad()
@@ -66,6 +81,7 @@ def backward_sweep(
     nudge: Nudge | None = None,
     state: NudgeState | None = None,
     context: Context = None,
+    share: Share | None = None,
 ) -> Sweep:
     """Estimate the gradient of the mean loss of N(y) in all parameters, without differentiating σ.
 
@@ -88,13 +104,14 @@ def backward_sweep(
         nudge: sizes of the nudges; `Nudge()` by default.
         state: of the sweep before, None for the first.
         context: per-sample context of the operators.
+        share: which samples of a batch these are, where many processes share it.
     """
     nudge = Nudge() if nudge is None else nudge
     _check(network, loss, y, nudge)
     old = multipliers(network.depth, state, y)
     dense = _dense_layers(network)
     way = _chain if len(dense) == len(old) + 1 else _taped
-    return way(network, dense, loss, y, x, context, nudge, old)
+    return way(network, dense, loss, y, x, context, SharedNudge.of(nudge, share), old).shared(share)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,9 +15,10 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
 from torchlift.data import Batches
+from torchlift.distributed import Share
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem, back_propagate
 from torchlift.objective.centring import Mean, centre
-from torchlift.objective.problem import NetworkParameters
+from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.operators import Context
 from torchlift.solvers import Solver, state_from_parts, state_to_parts
 from torchlift.solvers.state import Number
@@ -80,7 +81,6 @@ class SolverMethod(Method):
         solver.check(problem, start)
         self.solver, self.problem = solver, problem
         self.state = solver.init(problem, start)
-        self._network = NetworkParameters(problem.objective.network)
 
     @property
     def count(self) -> int:
@@ -100,26 +100,33 @@ class SolverMethod(Method):
         return loss
 
     def publish(self) -> None:
-        self._network.load(getattr(self.state, "answer", self.state.point)["parameters"])
+        self.problem.publish(getattr(self.state, "answer", self.state.point))
 
     def parts(self) -> Parts:
-        tensors, numbers = state_to_parts(self.state)
+        """Those of a single process, whatever the mesh, so that any other may go on with them."""
+        tensors, numbers = state_to_parts(self._whole())
         kept = self.problem.parts() if isinstance(self.problem, TrainingBatches) else {}
         return tensors | {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}, numbers
 
     def restore(self, parts: Parts) -> None:
         tensors, numbers = parts
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_KEPT)}
-        self.state = state_from_parts(self.state, own, numbers)
+        self.state = self._local(state_from_parts(self._whole(), own, numbers))
         if isinstance(self.problem, TrainingBatches):
             kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
             self.problem.restore(kept)
 
+    def _whole(self) -> Any:
+        """The state with the points of all processes put together."""
+        return self.state if self.problem.mesh is None else _map_points(self.state, self.problem.whole)
+
+    def _local(self, state: Any) -> Any:
+        return state if self.problem.mesh is None else _map_points(state, self.problem.local)
+
     def objective_value(self) -> tuple[float, float | None] | None:
         if not isinstance(self.problem, TrainingProblem):
             return None
-        problem = self.problem
-        report = problem.objective.report(problem.y, problem.x, problem.states(self.state.point), problem.context)
+        report = self.problem.report(self.state.point)
         return report.total, sum(report.gaps) / len(report.gaps) if report.gaps else None
 
     @torch.no_grad()
@@ -127,8 +134,7 @@ class SolverMethod(Method):
         problem = self.problem
         if isinstance(problem, TrainingBatches):
             return None if hasattr(self.state, "loss") else problem.value(self.state.point)
-        output = problem.objective.network(problem.y, problem.context)
-        return float(problem.objective.loss.value(output, problem.x).mean())
+        return problem.mean_loss()
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,7 @@ class TorchMethod(Method):
     @torch.enable_grad()
     def step(self) -> float:
         y, x, context = self.batches.batch(self.count)
+        share = self.batches.part(self.count)[1] if isinstance(self.batches, ShardedBatches) else None
         factor = self._factor(self.budget(self.count))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -192,11 +199,11 @@ class TorchMethod(Method):
         shifts: list[tuple[Mean, Tensor]] = []
 
         def closure() -> Any:
-            loss, found = self._back_propagate(y, x, context)
+            loss, found, where = self._back_propagate(y, x, context, share)
             shifts.extend(found if not values else ())  # later calls come from within a step
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
-                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}")
+                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{where()}")
             return loss
 
         self.optimiser.step(closure)
@@ -204,20 +211,26 @@ class TorchMethod(Method):
         self._count += 1
         return values[0]
 
-    def _back_propagate(self, y: Tensor, x: Tensor, context: Context) -> tuple[Tensor, list[tuple[Mean, Tensor]]]:
-        """Fill `.grad`; returns the mean loss, and W ū of every centred layer."""
+    def _back_propagate(
+        self, y: Tensor, x: Tensor, context: Context, share: Share | None
+    ) -> tuple[Tensor, list[tuple[Mean, Tensor]], Callable[[], str]]:
+        """Fill `.grad`; returns the mean loss, W ū of every centred layer, and who is to blame if it is not finite."""
         self.optimiser.zero_grad()
         if self.centring:
-            sweep = back_propagate(self.network, self.loss, y, x, context)
+            sweep = back_propagate(self.network, self.loss, y, x, context, share)
             means = centre(sweep)
             for name, gradient in sweep.gradients.items():
                 self.network.get_parameter(name).grad = gradient
-            return sweep.loss, [(mean, self._pulled(mean)) for mean in means]
+            shifts = [(mean, self._pulled(mean)) for mean in means]
+            return sweep.loss, shifts, lambda: _where(share, sweep.output)
         output = self.network(y, context)
         self.loss.check(tuple(output.shape), x, values=False)
         seen = output.detach()
         output.backward(self.loss.grad(seen, x) / len(y))
-        return self.loss.value(seen, x).sum() / len(y), []
+        loss = self.loss.value(seen, x).sum() / len(y)
+        if share is not None:
+            share.mean_(loss, *(p.grad for p in self.network.parameters() if p.grad is not None))
+        return loss, [], lambda: _where(share, seen)
 
     def _pulled(self, mean: Mean) -> Tensor:
         """W ū."""
@@ -280,6 +293,23 @@ class TorchMethod(Method):
         if self.anneal is None:
             return 1.0
         return share if self.anneal == "linear" else 0.5 * (1 - math.cos(math.pi * share))
+
+
+def _where(share: Share | None, output: Tensor) -> str:
+    """The processes whose own outputs are not finite, where there are many."""
+    found = "" if share is None else share.mesh.which(not bool(output.isfinite().all()))
+    return f", on {found}" if found else ""
+
+
+def _map_points(node: Any, function: Callable[[Point], Point]) -> Any:
+    """A solver's state with a function of all its points."""
+    if isinstance(node, Point):
+        return function(node)
+    if isinstance(node, tuple):
+        return tuple(_map_points(each, function) for each in node)
+    if is_dataclass(node) and not isinstance(node, type):
+        return replace(node, **{item.name: _map_points(getattr(node, item.name), function) for item in fields(node)})
+    return node
 
 
 def _listed(value: Any) -> Any:

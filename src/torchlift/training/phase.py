@@ -14,11 +14,16 @@ import torch
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batches
+from torchlift.distributed import Mesh
 from torchlift.liftings import Bregman, Lifting
 from torchlift.losses import Loss
 from torchlift.networks import Chain, Network
-from torchlift.objective import Objective, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.objective import Objective, RelativeStep, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.objective.distributed_problem import DistributedProblem
+from torchlift.objective.layer_part import LayerPart
+from torchlift.objective.partition import partition
 from torchlift.objective.problem import Split
+from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.objective.store import StateStore, check_state_dtype
 from torchlift.solvers import (
     ADMM,
@@ -40,6 +45,8 @@ LEAST_STEPS = 1000
 LEAST_EPOCHS = 10
 #: Samples per batch when nothing is said about it.
 BATCH = 100
+#: The first relative step from weights that were fitted layer by layer.
+FITTED = 0.004
 
 STATES = ("forward", "input", "random", "warm")
 
@@ -125,28 +132,50 @@ class Phase:
         lifting = Bregman() if self.lifting is None else self.lifting
         return Objective(network, lifting, loss, state_dtype=state_dtype)
 
-    def check(self, network: Network, loss: Loss) -> None:
+    def check(self, network: Network, loss: Loss, mesh: Mesh | None = None) -> None:
         """Refuse what cannot be done with this network and loss, before anything is."""
         if self.weights not in (None, "keep") and not isinstance(network, Chain):
             hint = "LISTA and PrimalDual start at their own algorithms: leave `weights` out."
             invalid_value(f"train weights={self.weights!r}", "a chain of layers", type(network).__name__, hint)
-        self.resolved_solver(self.objective(network, loss))
+        solver = self.resolved_solver(self.objective(network, loss))
+        if mesh is not None and mesh.layers > 1:
+            self._check_layers(network, solver, mesh)
 
-    def method(self, objective: Objective, batches: Batches, budget: Budget, seed: int) -> Method:
-        """The solver, put to work on the data."""
+    def _check_layers(self, network: Network, solver: Solver[Any, Any] | TorchOptimiser, mesh: Mesh) -> None:
+        """What the axis "layers" serves: chains, and solvers whose steps do not run through the network."""
+        partition(network, mesh.layers)
+        if isinstance(solver, SweepDescent | TorchOptimiser):
+            hint = "Give a lifting and a solver such as LinearisedBCD(), or use the axis data."
+            expected = "a solver of lifted variables, whose layers move at the same time"
+            invalid_value("mesh axis layers", expected, solver_name(solver), hint)
+        if self.states == "warm" and not self.full:
+            hint = "Use states='forward', batch_size='full', or the axis data."
+            invalid_value("mesh axis layers", "lifted variables that start anew in every batch", "states='warm'", hint)
+
+    def method(
+        self, objective: Objective, batches: Batches, budget: Budget, seed: int, mesh: Mesh | None = None
+    ) -> Method:
+        """The solver, put to work on the data; on this process's part of them where there is a mesh."""
         solver = self.resolved_solver(objective)
+        if mesh is not None:
+            batches = ShardedBatches(batches, mesh, by_sample=self.states == "warm" and not self.full)
         if isinstance(solver, TorchOptimiser):
             return TorchMethod(solver, objective, batches, budget)
         split: Split = "odd-even" if _exact(solver) else "whole"
+        part = LayerPart(objective, mesh) if mesh is not None and mesh.layers > 1 else None
         if self.full and not isinstance(solver, SweepDescent | ImplicitStochasticGradient):
             y, x, context = batches.batch(0)
-            problem = TrainingProblem(objective, y, x, split=split, context=context)
+            if isinstance(batches, ShardedBatches):
+                share = batches.part(0)[1]
+                problem = DistributedProblem(objective, y, x, share, part, split=split, context=context)
+            else:
+                problem = TrainingProblem(objective, y, x, split=split, context=context)
             generator = torch.Generator().manual_seed(seed)
             how = "forward" if self.states == "warm" else self.states
             return SolverMethod(solver, problem, problem.start(how, generator))
         store = self.store(objective, batches) if self.states == "warm" else None
         start = "forward" if self.states == "warm" else self.states
-        parts = TrainingBatches(objective, batches, split=split, start=start, budget=budget, store=store)
+        parts = TrainingBatches(objective, batches, split=split, start=start, budget=budget, store=store, part=part)
         if isinstance(solver, SweepDescent):
             solver = replace(solver, reuse=True)  # nobody looks at an older state
         return SolverMethod(solver, parts, parts.start())
@@ -185,7 +214,8 @@ class Phase:
         if solver is None:
             sweeps = self.lifting is None and self.states == "forward" and not self.full
             if sweeps or gradients:
-                return SweepDescent()
+                # Weights that were fitted lie near a solution: longer first steps would leave it again.
+                return SweepDescent(RelativeStep(start=FITTED)) if self.weights == "layer-wise" else SweepDescent()
             return self._implicit(LinearisedBCD(ProximalGradient(Backtracking())))
         if isinstance(solver, Solver):
             if gradients and not isinstance(solver, SweepDescent):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.phase import Phase
 from torchlift.training.progress import Progress
 from torchlift.training.tensorboard import TensorBoardWriter
+from torchlift.training.together import Company, Follower
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
 
@@ -94,6 +96,8 @@ class Run:
         network: is changed in place.
         phases: each with its data and the function that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
+        checkpoints: where to save; a `Follower` on processes that do not write; None for nowhere.
+        company: the processes that run together; only this one by default.
     """
 
     def __init__(
@@ -102,15 +106,17 @@ class Run:
         phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], Method]]],
         settings: Settings,
         history: History,
-        checkpoints: Checkpoints | None,
+        checkpoints: Checkpoints | Follower | None,
         configuration: Mapping[str, Any],
         progress: Progress,
         writer: TensorBoardWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
+        company: Company | None = None,
     ) -> None:
+        self.company = Company(None, clock) if company is None else company
         self.network, self.phases, self.settings, self.history = network, phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
-        self.clock = clock
+        self.clock = self.company.clock
         self.place = Place()
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = parameters_of(network)  # to return after a failure; to follow them if all is well
@@ -170,7 +176,8 @@ class Run:
             except StepFailure as failure:
                 return failure.result, f"in step {place.steps + 1} of phase {phase.title!r}: {failure.detail}"
             place.steps = first + method.count
-            place.phase_seconds = self.clock() - begin
+            now, stop_asked = self.company.pulse(lambda: self._stop_asked)
+            place.phase_seconds = now - begin
             place.seconds = earlier + place.phase_seconds
             self._count(loss)
             known = None if math.isnan(loss) else loss
@@ -182,14 +189,14 @@ class Run:
                 verdict = Result.TIME_LIMIT
             if verdict is not None or method.count % every == 0:
                 verdict = self._evaluate(phase, method, method.count / per_epoch) or verdict
-            if verdict is None and self._stop_asked:
+            if verdict is None and stop_asked():
                 method.publish()
                 verdict = Result.INTERRUPTED
             if verdict is not None and verdict.failed:
                 return verdict, f"after step {place.steps}"  # the last checkpoint is a better one
             if verdict in (Result.CONVERGED, Result.MAX_STEPS, Result.TIME_LIMIT):
                 place.ended = verdict.code
-            if verdict is not None or self.clock() - saved >= self.settings.checkpoint_every:
+            if verdict is not None or now - saved >= self.settings.checkpoint_every:
                 self._save(method)
                 saved = self.clock()
             if verdict in (Result.INTERRUPTED, Result.STOPPED):
@@ -228,7 +235,8 @@ class Run:
         shown = {"objective": row["objective"], "gap": row["gap"]}
         stop = settings.callback is not None and bool(settings.callback(row))
         if settings.validation is not None:
-            found = evaluate(self.network, settings.validation.ordered(1000), settings.loss, settings.metrics)
+            data = settings.validation.ordered(1000)
+            found = self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
             row = {**row, "kind": "validation", "loss": found["loss"], "objective": None, "gap": None, "metrics": found}
             self._note(row)
             self._compare(found)
@@ -236,9 +244,9 @@ class Run:
             shown |= {metric.name: found[metric.name] for metric in settings.metrics if metric.name != "loss"}
             stop = stop or (settings.callback is not None and bool(settings.callback(row)))
         self.progress.update(method.count, **shown)
-        if not self._still_finite(watched):
+        if self.company.any(not self._still_finite(watched)):
             return Result.NOT_FINITE
-        if stop:
+        if self.company.any(stop):
             return Result.STOPPED
         return Result.CONVERGED if self._settled(watched) else None
 
@@ -299,7 +307,8 @@ class Run:
         everything |= {f"network.{name}": p.detach() for name, p in self.network.named_parameters()}
         everything["random"] = torch.get_rng_state()
         record = {"place": vars(self.place), "numbers": numbers, "configuration": dict(self.configuration)}
-        self.checkpoints.save(self.place.steps, everything, record)
+        save = partial(self.checkpoints.save, self.place.steps, everything, record)
+        self.company.write(save)
 
     def _ask_to_stop(self) -> None:
         self._stop_asked = True

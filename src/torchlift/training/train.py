@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from torchlift.core.checks import check_number, check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches
+from torchlift.distributed import Mesh, as_mesh
 from torchlift.liftings import Lifting
 from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain, Network, lift
+from torchlift.objective.partition import describe, partition
 from torchlift.solvers import Solver
 from torchlift.training.balance import SAMPLES, asleep
 from torchlift.training.checked import CheckedBatches, check_fit
@@ -35,6 +38,7 @@ from torchlift.training.progress import Progress
 from torchlift.training.result import Training
 from torchlift.training.run import Callback, Run, Settings
 from torchlift.training.tensorboard import TensorBoardWriter
+from torchlift.training.together import Company, Follower, begin_alike, share_checkpoint
 from torchlift.training.weights import initialise_weights
 
 HISTORY = "history.jsonl"
@@ -70,6 +74,7 @@ def train(
     tensorboard: bool = False,
     progress: bool = True,
     callback: Callback | None = None,
+    mesh: str | Mesh | None = None,
 ) -> Training:
     """Train a network by lifting, or by back-propagation in the same loop.
 
@@ -113,6 +118,9 @@ def train(
         tensorboard: write events into the folder as well.
         progress: show a bar where there is a terminal.
         callback: called with each row of the history; returns True to stop.
+        mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
+            "data", layers along "layers" (chains, and solvers of lifted variables). The result is that of one process,
+            up to rounding, and is on every rank; rank 0 keeps the records, shows progress and calls `callback`.
 
     Example:
         >>> import torchlift as tl
@@ -122,6 +130,7 @@ def train(
         True
     """
     check_size("train seed", seed, minimum=0)
+    company = Company(None if mesh is None else as_mesh(mesh), time.monotonic)
     chosen = _network(network, data, seed)
     default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, states)
     default = replace(default, state_dtype=state_dtype, state_storage=state_storage)
@@ -132,14 +141,14 @@ def train(
     batches = [_checked("data", chosen, loss, each) for each in batches]
     held_out = None if held_out is None else _checked("validation", chosen, loss, held_out)
     for phase in stretches:
-        phase.check(chosen, loss)
+        phase.check(chosen, loss, company.mesh)
     measures = _metrics(chosen, metrics, loss, held_out or batches[0])
     settings = Settings(
         loss, measures, _monitor(metrics, measures), held_out,
         None if evaluate_every is None else check_size("train evaluate_every", evaluate_every),
         None if patience is None else check_size("train patience", patience),
         None if tolerance is None else _not_negative("train tolerance", tolerance),
-        _not_negative("train checkpoint_every", checkpoint_every), seed, callback,
+        _not_negative("train checkpoint_every", checkpoint_every), seed, callback if company.writes else None,
     )  # fmt: skip
     if patience is not None and held_out is None:
         invalid_value("train patience", "validation data to watch", "none", "Give validation=(y, x), or a tolerance.")
@@ -148,23 +157,28 @@ def train(
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     check_memory(chosen, list(zip(stretches, batches, strict=True)), loss, validation=held_out, limit=memory_limit)
     settled = configuration(chosen, stretches, batches, settings)
+    if company.mesh is not None:
+        begin_alike(company.mesh, chosen, {**settled, "folder": folder is not None}, batches[0].example())
     place = None if folder is None else Path(folder)
-    checkpoints = None if place is None else Checkpoints(place / "checkpoints", keep=keep)
-    found = None if checkpoints is None or place is None else _found(checkpoints, place, resume)
-    if found is not None and place is not None:
-        check_same(found.record["configuration"], settled, place)
-    history = _history(place, 0 if found is None else int(found.record["place"]["rows"]))
+    records: list[tuple[Checkpoints, Checkpoint | None, History]] = []
+    company.write(lambda: None if place is None else records.append(_records(place, keep, resume, settled)))
+    own, found, history = records[0] if records else (None, None, History())
+    found = share_checkpoint(company.mesh, found)
+    checkpoints = Follower() if own is None and place is not None else own
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
     work = [
-        (phase, each, partial(_method, chosen, phase, each, loss, seed, i == begun))
+        (phase, each, partial(_method, chosen, phase, each, loss, seed, i == begun, company.mesh))
         for i, (phase, each) in enumerate(zip(stretches, batches, strict=True))
     ]
     rows = history.to_dicts() if found is not None else None
-    writer = TensorBoardWriter(place / "tensorboard", rows) if tensorboard and place is not None else None
-    with Progress(quiet=not progress) as bar:
+    events = tensorboard and company.writes
+    writer = TensorBoardWriter(place / "tensorboard", rows) if events and place is not None else None
+    with Progress(quiet=not (progress and company.writes)) as bar:
         for sentence in () if found is None else found.skipped:
             bar.message(sentence)
-        run = Run(chosen, work, settings, history, checkpoints, settled, bar, writer)
+        if company.mesh is not None and company.mesh.layers > 1:
+            bar.message(describe(partition(chosen, company.mesh.layers)))
+        run = Run(chosen, work, settings, history, checkpoints, settled, bar, writer, company=company)
         if found is not None:
             run.resume(found)
         try:
@@ -260,12 +274,19 @@ def _not_negative(where: str, value: object) -> float:
 
 
 def _method(
-    network: Network, phase: Phase, batches: Batches, loss: Loss, seed: int, resumed: bool, budget: Budget
+    network: Network,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    seed: int,
+    resumed: bool,
+    mesh: Mesh | None,
+    budget: Budget,
 ) -> Method:
     """The weights as the phase wants them, and its solver at work."""
     if not resumed:
         start_weights(network, phase, batches, loss, seed)
-    return phase.method(phase.objective(network, loss), batches, budget, seed)
+    return phase.method(phase.objective(network, loss), batches, budget, seed, mesh)
 
 
 def start_weights(network: Network, phase: Phase, batches: Batches, loss: Loss, seed: int) -> None:
@@ -291,6 +312,17 @@ def _wake(network: Network, phase: Phase, batches: Batches) -> None:
         initialise_weights(network, "balanced", y)
 
 
+def _records(
+    folder: Path, keep: int, resume: bool, settled: Mapping[str, Any]
+) -> tuple[Checkpoints, Checkpoint | None, History]:
+    """Where checkpoints go, the one to go on from, and the history up to it."""
+    checkpoints = Checkpoints(folder / "checkpoints", keep=keep)
+    found = _found(checkpoints, folder, resume)
+    if found is not None:
+        check_same(found.record["configuration"], settled, folder)
+    return checkpoints, found, _history(folder, 0 if found is None else int(found.record["place"]["rows"]))
+
+
 def _found(checkpoints: Checkpoints, folder: Path, resume: bool) -> Checkpoint | None:
     """The checkpoint to go on from; None for a new run, which needs a folder without another one's records."""
     checkpoints.claim()
@@ -304,9 +336,7 @@ def _found(checkpoints: Checkpoints, folder: Path, resume: bool) -> Checkpoint |
     return None
 
 
-def _history(folder: Path | None, rows: int) -> History:
-    if folder is None:
-        return History()
+def _history(folder: Path, rows: int) -> History:
     path = folder / HISTORY
     with writing(path):
         return History.resume(path, rows) if rows or path.exists() else History(path)

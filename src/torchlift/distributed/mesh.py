@@ -1,0 +1,267 @@
+"""A mesh of processes with the axes "data" and "layers", and what they can exchange."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchlift.core.checks import check_positive
+from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+AXES = ("data", "layers")
+Axis: TypeAlias = Literal["data", "layers"]
+
+#: Seconds that a process waits for the others.
+TIMEOUT = 300.0
+#: Seconds in which a process must answer when it is asked who is missing.
+ANSWER = 2.0
+
+
+class MeshError(TorchliftError, RuntimeError):
+    """A process of the mesh is gone, hangs, or disagrees with the others."""
+
+
+@dataclass
+class Traffic:
+    """What this process has exchanged so far: bytes given to reductions, bytes sent to neighbours, and calls."""
+
+    reduced: int = 0
+    sent: int = 0
+    calls: int = 0
+
+
+@dataclass(eq=False)
+class Mesh:
+    """data × layers processes, numbered row by row: rank = data_rank · layers + layer_rank.
+
+    Made by `as_mesh` inside an initialised process group. Every method is to
+    be called by all processes of its axis at the same time.
+
+    Arguments:
+        data, layers: number of processes along each axis.
+        devices: torch's own mesh.
+        watch: a group of all processes that only serves to find out who is missing.
+        timeout: seconds to wait for other processes before giving up.
+        places: what each rank is at work on, such as "layers 3 to 4", for messages.
+        traffic: a count of what was exchanged.
+    """
+
+    data: int
+    layers: int
+    devices: DeviceMesh
+    watch: dist.ProcessGroup | None
+    timeout: float = TIMEOUT
+    places: dict[int, str] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def size(self) -> int:
+        return self.data * self.layers
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
+        return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank // self.layers
+
+    @property
+    def layer_rank(self) -> int:
+        return self.rank % self.layers
+
+    @property
+    def device(self) -> torch.device:
+        """Where numbers lie that are exchanged."""
+        return torch.device("cpu" if self.devices.device_type == "cpu" else "cuda")
+
+    def __str__(self) -> str:
+        return f"data={self.data},layers={self.layers}"
+
+    def name(self, rank: int) -> str:
+        """A rank and what it is at work on."""
+        return f"rank {rank} ({self.places[rank]})" if rank in self.places else f"rank {rank}"
+
+    def neighbour(self, step: int) -> int | None:
+        """The rank `step` places further along the layers, if there is one."""
+        return self.rank + step if 0 <= self.layer_rank + step < self.layers else None
+
+    def sum_(self, tensor: Tensor, axis: Axis | None = None) -> Tensor:
+        """Overwrite a contiguous tensor by its sum over an axis, or over all processes."""
+        if self._length(axis) > 1:
+            self.traffic.reduced += tensor.numel() * tensor.element_size()
+            work = dist.all_reduce(tensor, group=self._group(axis), async_op=True)
+            self._wait(work, "a sum")
+        return tensor
+
+    def sum_all_(self, tensors: Sequence[Tensor], axis: Axis | None = None, weight: float = 1.0) -> None:
+        """`sum_` of many tensors of one dtype in one exchange, times the weight of each process (0 takes NaN too)."""
+        if self._length(axis) > 1 and tensors:
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+            self.sum_(flat.mul_(weight) if weight else flat.zero_(), axis)
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def sum_numbers(self, numbers: Sequence[float], axis: Axis | None = None) -> list[float]:
+        """Sums of numbers, in double precision."""
+        if self._length(axis) == 1:
+            return list(numbers)
+        return self.sum_(torch.tensor(list(numbers), dtype=torch.float64, device=self.device), axis).tolist()
+
+    def broadcast_(self, tensor: Tensor, source: int, axis: Axis | None = None) -> Tensor:
+        """Overwrite a contiguous tensor by that of the process number `source` of the axis."""
+        if self._length(axis) > 1:
+            self.traffic.sent += tensor.numel() * tensor.element_size()
+            work = dist.broadcast(tensor, group=self._group(axis), group_src=source, async_op=True)
+            self._wait(work, "a broadcast")
+        return tensor
+
+    def gather(self, tensor: Tensor, axis: Axis) -> list[Tensor]:
+        """The tensors of all processes of an axis, which have one shape and dtype."""
+        if self._length(axis) == 1:
+            return [tensor]
+        tensor = tensor.contiguous()
+        found = [torch.empty_like(tensor) for _ in range(self._length(axis))]
+        self.traffic.sent += tensor.numel() * tensor.element_size()
+        self._wait(dist.all_gather(found, tensor, group=self._group(axis), async_op=True), "a collection")
+        return found
+
+    def texts(self, text: str) -> list[str]:
+        """The texts of all processes, by rank."""
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
+        sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = len(own)
+        sizes = self.sum_(sizes).tolist()
+        table = torch.zeros(self.size, max(*sizes, 1), dtype=torch.uint8, device=self.device)
+        table[self.rank, : len(own)] = own
+        rows = self.sum_(table).tolist()
+        return [bytes(row[:size]).decode() for row, size in zip(rows, sizes, strict=True)]
+
+    def which(self, condition: bool) -> str:
+        """The names of the ranks where a condition holds; empty if it holds nowhere."""
+        flags = [0.0] * self.size
+        flags[self.rank] = float(condition)
+        return ", ".join(self.name(rank) for rank, flag in enumerate(self.sum_numbers(flags)) if flag)
+
+    def start(self, send: Sequence[tuple[Tensor, int]], receive: Sequence[tuple[Tensor, int]]) -> Transfer:
+        """Begin to send tensors to ranks and to receive others; `Transfer.wait` ends it."""
+        group = self._group("layers")
+        operations = [dist.P2POp(dist.isend, tensor, rank, group=group) for tensor, rank in send]
+        operations += [dist.P2POp(dist.irecv, tensor, rank, group=group) for tensor, rank in receive]
+        self.traffic.sent += sum(tensor.numel() * tensor.element_size() for tensor, _ in send)
+        self.traffic.calls += len(operations)
+        try:
+            works = dist.batch_isend_irecv(operations) if operations else []
+        except RuntimeError as error:
+            self._refuse("an exchange with its neighbours", error)
+        return Transfer(self, works, [rank for _, rank in (*send, *receive)], [tensor for tensor, _ in send])
+
+    def _length(self, axis: Axis | None) -> int:
+        return self.size if axis is None else getattr(self, axis)
+
+    def _group(self, axis: Axis | None) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if axis is None else self.devices.get_group(axis)
+
+    def _wait(self, work: dist.Work | None, what: str) -> None:
+        self.traffic.calls += 1
+        assert work is not None  # asynchronous calls by members of the group
+        try:
+            # Only gloo waits here; nccl's own watchdog sees to its timeouts.
+            work.wait(timedelta(seconds=self.timeout)) if self.device.type == "cpu" else work.wait()
+        except RuntimeError as error:
+            self._refuse(what, error)
+
+    def _refuse(self, what: str, error: RuntimeError) -> NoReturn:
+        missing = self._missing()
+        who = ", ".join(self.name(rank) for rank in missing) or "another process"
+        reason = str(error).splitlines()[0]
+        raise MeshError(
+            f"{self.name(self.rank)}: expected {what} within {self.timeout:g} s, got no answer from {who} "
+            f"({reason}). See what that process printed last; a longer `timeout` helps if it was only slow."
+        ) from error
+
+    def _missing(self) -> list[int]:
+        """The ranks that do not answer; rank 0 knows all of them, the others know of rank 0."""
+        try:
+            dist.monitored_barrier(self.watch, timedelta(seconds=ANSWER), wait_all_ranks=True)
+        except RuntimeError as error:
+            found = re.search(r"Ranks ([0-9, ]+) failed", str(error))
+            return [int(rank) for rank in found[1].split(",")] if found else ([] if self.first else [0])
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """Messages to and from neighbours that are on their way."""
+
+    mesh: Mesh
+    works: list[dist.Work]
+    ranks: list[int]
+    kept: list[Tensor]
+    """What is being sent must stay alive."""
+
+    def wait(self) -> None:
+        """Until all have arrived."""
+        for work, rank in zip(self.works, self.ranks, strict=True):
+            self.mesh._wait(work, f"an exchange with {self.mesh.name(rank)}")
+
+
+def parse_mesh(text: str) -> dict[Axis, int]:
+    """{"data": 2, "layers": 2} from "data=2,layers=2"; an axis that is left out has length 1."""
+    if not isinstance(text, str):
+        invalid_type("mesh", 'a text such as "data=2,layers=2"', text)
+    found: dict[Axis, int] = {"data": 1, "layers": 1}
+    seen: set[str] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if name not in AXES:
+            invalid_value("mesh", f"the axes {' and '.join(AXES)}", repr(name), 'Try "data=2,layers=2".')
+        if not number.isdecimal() or int(number) < 1 or name in seen:
+            invalid_value(f"mesh axis {name}", "one whole number >= 1", repr(part), 'Try "data=2,layers=2".')
+        seen.add(name)
+        found[name] = int(number)
+    return found
+
+
+def as_mesh(spec: Mesh | str, *, timeout: float = TIMEOUT) -> Mesh:
+    """A mesh over all processes of the process group that torch was initialised with.
+
+    Arguments:
+        spec: "data=2,layers=2", or a mesh as it is.
+        timeout: seconds to wait for other processes before giving up.
+    """
+    if isinstance(spec, Mesh):
+        return spec
+    sizes = parse_mesh(spec)
+    check_positive("mesh timeout", timeout)
+    count = sizes["data"] * sizes["layers"]
+    if not (dist.is_available() and dist.is_initialized()):
+        hint = (
+            f"Start with 'torchrun --nproc-per-node {count} script.py' and call torch.distributed.init_process_group."
+        )
+        invalid_value(f"mesh {spec!r}", "an initialised process group", "none", hint)
+    if dist.get_world_size() != count:
+        hint = f"Start {count} processes, or choose axes whose product is {dist.get_world_size()}."
+        invalid_value(f"mesh {spec!r}", f"{count} processes", dist.get_world_size(), hint)
+    from torch.distributed.device_mesh import init_device_mesh  # slow, and one process never needs it
+
+    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    devices = init_device_mesh(kind, (sizes["data"], sizes["layers"]), mesh_dim_names=AXES)
+    watch = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+    assert not isinstance(watch, int)  # every process is in it
+    return Mesh(sizes["data"], sizes["layers"], devices, watch, timeout)

@@ -1,0 +1,121 @@
+"""Cases for a world of two: what goes wrong, and what must not differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torchlift as tl
+from distributed import shapes
+from torchlift.core.solution import StepFailure
+from torchlift.distributed import Mesh, Share, as_mesh
+from torchlift.liftings import Bregman, Conventional
+from torchlift.networks import Shallow
+from torchlift.objective import Objective
+from torchlift.objective.distributed_problem import DistributedProblem
+from torchlift.objective.layer_part import LayerPart
+from torchlift.solvers import LinearisedBCD, ProximalGradient
+
+SOLVER = LinearisedBCD(ProximalGradient(0.05))
+
+
+def cases(kind: str) -> dict[str, Callable[[], Any]]:
+    if kind == "hang":
+        return {"hang": _hang}
+    return {
+        "NaN in a sample": _bad_sample,
+        "NaN in a layer": _bad_layer,
+        "settings": lambda: _train("data=2", seed=dist.get_rank()),
+        "data": lambda: _train("data=2", data=shapes.data(shapes.network("mlp"), 20, seed=dist.get_rank())),
+        "weights": lambda: _train("data=2", net=shapes.network("mlp", seed=dist.get_rank())),
+        "callback": _stopped,
+        "time limit": _limited,
+        "traffic": _traffic,
+        "world size": partial(as_mesh, "data=3"),
+        "Shallow": lambda: _train("layers=2", net=Shallow(4, 3, dtype=torch.float64), lifting=Bregman(), solver=SOLVER),
+        "sweeps": lambda: _train("layers=2"),
+        "torch": lambda: _train("layers=2", lifting=Conventional(), solver=torch.optim.Adam),
+        "too many": lambda: _train("layers=2", net=tl.networks.MLP([3, 4, 2], dtype=torch.float64)),
+        "warm": lambda: _train("layers=2", lifting=Bregman(), solver=SOLVER, states="warm"),
+    }
+
+
+def _train(mesh: str, net: Any = None, data: Any = None, **settings: Any) -> Any:
+    net = shapes.network("mlp") if net is None else net
+    given = shapes.data(net, 20) if data is None else data
+    options = {"steps": 4, "batch_size": 10, "progress": False, **settings}
+    result = tl.train(net, given, mesh=as_mesh(mesh, timeout=30), **options)
+    return shapes.checksum(result.network)
+
+
+def _bad_sample() -> str:
+    net = shapes.network("mlp")
+    y, x = shapes.data(net, 20)
+    y[-1] = 1e308  # the last sample is with rank 1
+    options = {"lifting": Conventional(), "batch_size": "full", "steps": 4, "progress": False}
+    return tl.train(net, (y, x), mesh=as_mesh("data=2", timeout=30), **options).message
+
+
+def _bad_layer() -> str:
+    mesh = as_mesh("layers=2", timeout=30)
+    problem = _problem(mesh)
+    point = problem.start()
+    if mesh.rank == 1:
+        point = point.merge(point.select(["parameters"]).like(t * torch.nan for t in point["parameters"]))
+    try:
+        SOLVER.step(problem, SOLVER.init(problem, point))
+    except StepFailure as failure:
+        return failure.detail
+    return "no failure"
+
+
+def _stopped() -> tuple[int, str]:
+    net = shapes.network("mlp")
+    options = {"steps": 50, "batch_size": 10, "evaluate_every": 3, "progress": False, "callback": lambda row: True}
+    result = tl.train(net, shapes.data(net, 20), mesh=as_mesh("data=2", timeout=30), **options)
+    return result.steps, result.result.code
+
+
+def _limited() -> tuple[int, str, float]:
+    """A time limit steers the steps too, so all must read one clock."""
+    net = shapes.network("mlp")
+    options = {"time_limit": 0.3, "batch_size": 10, "progress": False}
+    result = tl.train(net, shapes.data(net, 20), mesh=as_mesh("data=2", timeout=30), **options)
+    return result.steps, result.result.code, shapes.checksum(result.network)
+
+
+def _traffic() -> list[int]:
+    """Bytes of one gradient: sent to neighbours along the layers, reduced along the data."""
+    layers, data = as_mesh("layers=2", timeout=30), as_mesh("data=2", timeout=30)
+    by_layers, net = _problem(layers), shapes.network("mlp")
+    point, before = by_layers.start(), layers.traffic.sent
+    by_layers.gradient(point)
+    sent = layers.traffic.sent - before
+    y, x = shapes.data(net, 6)
+    own = slice(3 * data.data_rank, 3 * data.data_rank + 3)
+    by_data = DistributedProblem(Objective(net), y[own], x[own], Share(data, (3, 3)))
+    point, before = by_data.start(), data.traffic.reduced
+    by_data.gradient(point)
+    return [sent, data.traffic.reduced - before, sum(p.numel() for p in net.parameters())]
+
+
+def _hang() -> str:
+    mesh = as_mesh("layers=2", timeout=2)
+    problem = _problem(mesh)
+    point = problem.start()
+    if mesh.rank == 1:
+        time.sleep(8)
+        return "slept"
+    problem.gradient(point)
+    return "no failure"
+
+
+def _problem(mesh: Mesh) -> DistributedProblem:
+    objective = Objective(shapes.network("mlp"))
+    y, x = shapes.data(shapes.network("mlp"), 6)
+    return DistributedProblem(objective, y, x, Share(mesh, (6,)), LayerPart(objective, mesh))

@@ -1,0 +1,41 @@
+"""Networks and data that the cases of all worlds share, small and in double precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.networks import MLP, Chain, ResNet, lift
+
+NETWORKS = ("mlp", "resnet", "convolutional")
+
+
+def network(kind: str, seed: int = 1) -> Chain:
+    """Four layers or more, so that four processes have one each."""
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "mlp":
+        return MLP([5, 7, 7, 4, 7, 3], generator=generator, dtype=torch.float64)
+    if kind == "resnet":
+        return ResNet(5, [4, 6, 4, 3], 2, activation="tanh", generator=generator, dtype=torch.float64)
+    torch.manual_seed(seed)
+    modules = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(2, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2),
+    )  # fmt: skip
+    return lift(modules.double(), (1, 4, 4))
+
+
+def data(net: Chain, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randn(samples, *net.in_shape, generator=generator, dtype=torch.float64)
+    return y, torch.randn(samples, *net.out_shape, generator=generator, dtype=torch.float64)
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference of any two parameters."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
+def checksum(net: nn.Module) -> float:
+    return sum(float(p.detach().abs().sum()) for p in net.parameters())
