@@ -4,7 +4,7 @@ Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchlift import (
     data,
@@ -21,6 +21,7 @@ from torchlift import (
     solvers,
 )
 from torchlift.networks import lift
+from torchlift.networks.base import Storage, use_storage
 from torchlift.objective import Objective
 from torchlift.prox import (
     CELU,
@@ -46,7 +47,15 @@ from torchlift.prox import (
 )
 
 if TYPE_CHECKING:
-    from torchlift import inversion, models, priors, training
+    from torchlift import contracts, inversion, models, priors, records, report, reproduce, sklearn, training
+    from torchlift.contracts import (
+        check_activation,
+        check_lifting,
+        check_loss,
+        check_network,
+        check_operator,
+        check_solver,
+    )
     from torchlift.inversion import invert
     from torchlift.training import Phase, initialise_weights, lifted_gradients, train
 
@@ -75,6 +84,13 @@ __all__ = [
     "Softsign",
     "Squareplus",
     "Tanh",
+    "check_activation",
+    "check_lifting",
+    "check_loss",
+    "check_network",
+    "check_operator",
+    "check_solver",
+    "contracts",
     "data",
     "engine",
     "imaging",
@@ -92,7 +108,11 @@ __all__ = [
     "plot",
     "priors",
     "prox",
+    "records",
     "regularisers",
+    "report",
+    "reproduce",
+    "sklearn",
     "solvers",
     "train",
     "training",
@@ -100,16 +120,29 @@ __all__ = [
 
 #: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
 _LATER = {
+    "contracts": "contracts",
+    "check_activation": "contracts",
+    "check_lifting": "contracts",
+    "check_loss": "contracts",
+    "check_network": "contracts",
+    "check_operator": "contracts",
+    "check_solver": "contracts",
     "inversion": "inversion",
     "invert": "inversion",
     "models": "models",
     "priors": "priors",
+    "records": "records",
+    "report": "report",
+    "reproduce": "reproduce",
+    "sklearn": "sklearn",
     "training": "training",
     "Phase": "training",
     "initialise_weights": "training",
     "lifted_gradients": "training",
     "train": "training",
 }
+
+use_storage(lambda: cast("Storage", import_module("torchlift.models")))
 
 
 def __getattr__(name: str) -> Any:

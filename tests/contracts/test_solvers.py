@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,36 +9,15 @@ import pytest
 import safetensors.torch
 import torch
 
+from contracts.kept import assert_kept, named
+from torchlift.contracts.report import Check
+from torchlift.contracts.solvers import CHECKS, makes_progress, run
 from torchlift.core.errors import TorchliftError
-from torchlift.core.solution import Result
-from torchlift.solvers import (
-    SOLVERS,
-    BlockCoordinateDescent,
-    Solver,
-    State,
-    Stopping,
-    solve,
-    state_from_parts,
-    state_to_parts,
-)
-from torchlift.solvers.examples import EXAMPLES, Example
+from torchlift.solvers import SOLVERS, BlockCoordinateDescent, Solver, solve, state_from_parts, state_to_parts
+from torchlift.solvers.examples import EXAMPLES
 
 CASES = {f"{name} {index}": example for name in EXAMPLES for index, example in enumerate(EXAMPLES[name]())}
 every = pytest.mark.parametrize("case", CASES)
-BEFORE, AFTER = 4, 12
-
-
-def run(example: Example, steps: int, state: State | None = None) -> State:
-    stopping = Stopping(max_steps=steps, change=None)
-    return solve(example.problem, example.solver, example.start, stopping=stopping, state=state).state
-
-
-def same(a: object, b: object) -> None:
-    tensors, numbers = state_to_parts(a)
-    others, other_numbers = state_to_parts(b)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
-    assert json.dumps(numbers) == json.dumps(other_numbers)  # NaN equals NaN here
 
 
 def test_every_solver_has_examples() -> None:
@@ -49,68 +27,39 @@ def test_every_solver_has_examples() -> None:
 
 
 @every
-def test_resuming_gives_identical_iterates(case: str, tmp_path: Path) -> None:
-    """Through files of tensors and JSON, bit by bit, parts included."""
+@named(tuple(check for check in CHECKS if check is not makes_progress))
+def test_promises(check: Check, case: str) -> None:
     example = CASES[case]
-    tensors, numbers = state_to_parts(run(example, BEFORE))
-    safetensors.torch.save_file({k: v.contiguous().clone() for k, v in tensors.items()}, tmp_path / "state.safetensors")
-    (tmp_path / "state.json").write_text(json.dumps(numbers))
-    template = example.solver.init(example.problem, example.start)
-    loaded = state_from_parts(
-        template,
-        safetensors.torch.load_file(tmp_path / "state.safetensors"),
-        json.loads((tmp_path / "state.json").read_text()),
-    )
-    same(loaded, run(example, BEFORE))
-    resumed, whole = run(example, AFTER, loaded), run(example, BEFORE + AFTER)
-    assert resumed.count == whole.count == BEFORE + AFTER
-    same(resumed, whole)
-    assert not torch.equal(run(example, BEFORE).point.tensors[0], whole.point.tensors[0])
-
-
-@every
-def test_settings_are_frozen_and_states_are_left_alone(case: str) -> None:
-    example = CASES[case]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(example.solver, dataclasses.fields(example.solver)[0].name, None)  # type: ignore[arg-type]
-    state = run(example, 3)
-    tensors, numbers = state_to_parts(state)
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
-    start = [tensor.clone() for tensor in example.start.tensors]
-    example.solver.step(example.problem, state)
-    run(example, 3)
-    assert all(torch.equal(before[name], tensor) for name, tensor in state_to_parts(state)[0].items())
-    assert json.dumps(state_to_parts(state)[1]) == json.dumps(numbers)
-    assert all(torch.equal(a, b) for a, b in zip(start, example.start.tensors, strict=True))
-
-
-@every
-def test_steps_are_counted_and_recorded(case: str) -> None:
-    example = CASES[case]
-    stopping = Stopping(max_steps=5, change=None)
-    solution = solve(example.problem, example.solver, example.start, stopping=stopping)
-    assert solution.result is Result.MAX_STEPS
-    assert [record.step for record in solution.history] == [1, 2, 3, 4, 5]
-    for record in solution.history:
-        assert record.residual >= 0 and record.seconds >= 0
-        exact = isinstance(example.solver, BlockCoordinateDescent)  # minimises, and so has no step size
-        assert bool(record.step_sizes) is not exact
-        assert all(size > 0 for size in record.step_sizes.values())
-    assert set(example.start) <= set(solution.point)
+    assert_kept(check, example.solver, example.problem, example.start)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "matched=False" not in repr(CASES[case])])
 def test_it_makes_progress(case: str) -> None:
-    """After many steps the optimality residual is a small part of the first one.
-
-    Adam with the plain prox step is left out: it has another fixed point, as its docstring says.
-    """
+    """Adam with the plain prox step is left out: it has another fixed point, as its docstring says."""
     example = CASES[case]
-    stopping = Stopping(max_steps=1500, change=1e-11)
-    solution = solve(example.problem, example.solver, example.start, stopping=stopping, record_every=1500)
-    first = solve(example.problem, example.solver, example.start, stopping=Stopping(1, change=None)).state.residual
-    assert not solution.failed
-    assert solution.state.residual < 1e-2 * first
+    assert_kept(makes_progress, example.solver, example.problem, example.start)
+
+
+@every
+def test_states_go_through_files(case: str, tmp_path: Path) -> None:
+    """Bit by bit, parts included; what is read back goes on the same way, as the promise of resuming says."""
+    example = CASES[case]
+    state = run(example.solver, example.problem, example.start, 4)
+    tensors, numbers = state_to_parts(state)
+    safetensors.torch.save_file({k: v.contiguous().clone() for k, v in tensors.items()}, tmp_path / "state.safetensors")
+    (tmp_path / "state.json").write_text(json.dumps(numbers))
+    template = example.solver.init(example.problem, example.start)
+    found = safetensors.torch.load_file(tmp_path / "state.safetensors")
+    loaded, read = state_to_parts(state_from_parts(template, found, json.loads((tmp_path / "state.json").read_text())))
+    assert loaded.keys() == tensors.keys() and json.dumps(read) == json.dumps(numbers)
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
+@every
+def test_only_exact_solvers_have_no_step_sizes(case: str) -> None:
+    example = CASES[case]
+    state = run(example.solver, example.problem, example.start, 1)
+    assert bool(state.step_sizes) is not isinstance(example.solver, BlockCoordinateDescent)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

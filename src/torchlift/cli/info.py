@@ -20,6 +20,7 @@ EXTRAS = {
     "plot": "matplotlib",
     "tensorboard": "tensorboard",
     "wavelet": "PyWavelets",
+    "sklearn": "scikit-learn",
     "deepinv": "deepinv",
 }
 """Each optional extra and the package that it brings."""

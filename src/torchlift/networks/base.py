@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,26 @@ from torch.export import Dim
 
 from torchlift.core.checks import Shape, check_batch, check_like
 from torchlift.core.errors import invalid_value
+from torchlift.core.html import facts
 from torchlift.networks.form import ForwardStates, UnifiedForm
 from torchlift.operators import Context, DenseRun
+
+
+class Storage(Protocol):
+    """What keeps networks in folders; `torchlift.models` does."""
+
+    def save_model(self, folder: str | Path, network: Network) -> Path: ...
+
+    def load_model(self, folder: str | Path, *, into: Network | None = None) -> Network: ...
+
+
+def use_storage(find: Callable[[], Storage]) -> None:
+    """Say where networks are kept: by a part above this one, which `import torchlift` hands down."""
+    global _storage
+    _storage = find
+
+
+_storage: Callable[[], Storage]
 
 
 class Network(nn.Module, ABC):
@@ -51,6 +70,15 @@ class Network(nn.Module, ABC):
         if context is not None:
             arguments, dynamic = (example, context), (*dynamic, _dynamic(context))
         return torch.export.export(copy.deepcopy(self).eval(), arguments, dynamic_shapes=dynamic).module()
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write safetensors and JSON into a folder, as `torchlift.models.save_model` does."""
+        return _storage().save_model(folder, self)
+
+    @staticmethod
+    def from_pretrained(folder: str | Path, *, into: Network | None = None) -> Network:
+        """The network in a local folder, whatever its architecture, as `torchlift.models.load_model` gives it."""
+        return _storage().load_model(folder, into=into)
 
     @property
     def like(self) -> Tensor | None:
@@ -91,7 +119,23 @@ class Network(nn.Module, ABC):
     def _repr_html_(self) -> str:
         form = self.operators()
         parts = [(name, getattr(form, name)) for name in ("W", "M", "V", "K")]
-        return "".join(f"<p><b>{name}</b></p>{operator._repr_html_()}" for name, operator in parts)
+        rows = {
+            "input": "×".join(map(str, self.in_shape)),
+            "output": "×".join(map(str, self.out_shape)),
+            "layers": form.depth,
+            "parameters": f"{sum(parameter.numel() for parameter in self.parameters()):,}",
+            "activations": ", ".join(dict.fromkeys(map(_short, form.activations))),
+        }
+        blocks = "".join(f"<p><b>{name}</b></p>{operator._repr_html_()}" for name, operator in parts)
+        return (
+            f"{facts(type(self).__name__, rows)}<details><summary>blocks of W, M, V and K</summary>{blocks}</details>"
+        )
+
+
+def _short(activation: object) -> str:
+    """An activation in a few words; learned thresholds are not written out."""
+    text = str(activation)
+    return text if len(text) <= 40 else type(activation).__name__
 
 
 def _batch_size(context: Context) -> int:
