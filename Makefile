@@ -14,14 +14,14 @@ STAMP := $(VENV)/.torchlift-installed
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types pytest clean
+.PHONY: help demo test lint format types pytest docs gallery clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[test,plot]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[test,plot,docs]"
 	@touch $@
 
 demo: $(STAMP) ## Set up and run the main job on the bundled data
@@ -40,6 +40,12 @@ types: $(STAMP) ## Check types
 
 pytest: $(STAMP) ## Run the tests only, e.g. make pytest PYTEST_ARGS="-n 2 tests/imaging"
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+docs: $(STAMP) ## Build the documentation into site/; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+gallery: $(STAMP) ## Run the examples at full size and keep what they show for the documentation
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build.py
 
 format: $(STAMP) ## Format the code and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .

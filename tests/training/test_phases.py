@@ -134,3 +134,13 @@ def test_a_wrong_second_phase_is_refused_before_the_first(
 def test_no_phases(phases: Any, words: str, data: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(TorchliftError, match=words):
         tl.train(network(), data, phases=phases)
+
+
+@pytest.mark.parametrize("states", ["forward", "input", "warm"])
+def test_lifted_variables_of_a_batch_move_every_layer(data: tuple[Tensor, Tensor], states: str) -> None:
+    """A forward pass leaves no gaps, so that the first step of the parameters alone would only move the last layer."""
+    trained = network()
+    before = [parameter.detach().clone() for parameter in trained.parameters()]
+    tl.train(trained, data, lifting=Bregman(1.0), batch_size=20, states=states, weights="keep", epochs=4)
+    after = [parameter.detach() for parameter in trained.parameters()]
+    assert not any(torch.equal(a, b) for a, b in zip(after, before, strict=True))

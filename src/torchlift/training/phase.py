@@ -211,12 +211,13 @@ class Phase:
     def _solver(self, objective: Objective) -> Solver[Any, Any] | TorchOptimiser:
         solver, lifting = self.solver, objective.lifting
         gradients = lifting.hard or lifting.contrastive  # lifted variables that no solver sees
+        depth = len(objective.layout.shapes)
         if solver is None:
             sweeps = self.lifting is None and self.states == "forward" and not self.full
             if sweeps or gradients:
                 # Weights that were fitted lie near a solution: longer first steps would leave it again.
                 return SweepDescent(RelativeStep(start=FITTED)) if self.weights == "layer-wise" else SweepDescent()
-            return self._implicit(LinearisedBCD(ProximalGradient(Backtracking())))
+            return self._implicit(LinearisedBCD(ProximalGradient(Backtracking())), depth)
         if isinstance(solver, Solver):
             if gradients and not isinstance(solver, SweepDescent):
                 hint = "Use SweepDescent()" + (", or a torch optimiser such as torch.optim.Adam." * lifting.hard or ".")
@@ -225,18 +226,21 @@ class Phase:
             if isinstance(solver, SweepDescent) and self.lifting is not None and not gradients:
                 hint = "Leave the lifting out, or use LinearisedBCD() with it."
                 invalid_value("train lifting with SweepDescent", "none", type(lifting).__name__, hint)
-            return self._implicit(solver)
+            return self._implicit(solver, depth)
         if not lifting.hard:
             hint = "Use lifting=Conventional(), or lifted_gradients in a loop of your own."
             got = "no lifting" if self.lifting is None else type(lifting).__name__
             invalid_value("train with a torch optimiser", "back-propagation", got, hint)
         return solver if isinstance(solver, TorchOptimiser) else TorchOptimiser(solver)
 
-    def _implicit(self, solver: Solver[Any, Any]) -> Solver[Any, Any]:
+    def _implicit(self, solver: Solver[Any, Any], depth: int) -> Solver[Any, Any]:
         """On batches, a solver of the whole problem becomes the inner one of an implicit stochastic gradient."""
         if self.full or isinstance(solver, SweepDescent | ImplicitStochasticGradient):
             return solver
-        return ImplicitStochasticGradient(inner=solver, inner_steps=1)
+        # After a forward pass all gaps are zero. What the loss asks for reaches one layer more with every inner step,
+        # and a layer's weights have a gradient only after that.
+        steps = 1 + depth if self.states == "forward" else 1
+        return ImplicitStochasticGradient(inner=solver, inner_steps=steps)
 
 
 def _check_solver(solver: object) -> None:
