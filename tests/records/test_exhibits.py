@@ -83,3 +83,12 @@ def test_the_environment() -> None:
     assert "cpu" in found["devices"]
     assert found["processor"]
     assert package_version("no-such-package") is None
+
+
+def test_the_scale_of_errors_ends_at_one() -> None:
+    truth = torch.zeros(1, 2, 2)
+    near, far, lost = truth + 0.25, truth - 60, torch.full_like(truth, torch.nan)
+    shown = Pictures("p", "P", {"truth": truth, "near": near, "lost": lost}, truth="truth")
+    assert set(shown.errors()) == {"near", "lost"} and shown.largest_error() == 0.25
+    assert Pictures("p", "P", {"truth": truth, "near": near, "far": far}, truth="truth").largest_error() == 1
+    assert Pictures("p", "P", {"near": near}).errors() == {}

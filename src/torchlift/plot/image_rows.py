@@ -49,7 +49,7 @@ def draw_pictures(shown: Pictures) -> Figure:
     """Each row of images, and its distance from the truth, if there is one."""
     from matplotlib.figure import Figure
 
-    errors = _errors(shown)
+    errors = shown.errors()
     layout = _layout(shown, bool(errors))
     total = layout.left(layout.columns) + (_BETWEEN if layout.right else 0.0) + (_BAR if errors else _MARGIN)
     title = textwrap.wrap(shown.title, max(24, int(total / 0.085)))
@@ -61,7 +61,7 @@ def draw_pictures(shown: Pictures) -> Figure:
     axis.set(xlim=(0, total), ylim=(tall, 0))
     axis.set_axis_off()
     axis.text(_MARGIN, _MARGIN, plain("\n".join(title)), fontsize=TITLE, va="top")
-    worst = max((float(error.nan_to_num(0, 0, 0).max()) for error in errors.values()), default=0.0) or 1.0
+    worst = shown.largest_error() or 1.0
     y, maps = top, None
     for (label, images), height in zip(shown.rows.items(), heights, strict=True):
         name = plain(textwrap.fill(label, _LETTERS))
@@ -98,15 +98,6 @@ def _height(shown: Pictures, label: str, layout: _Layout, compared: bool) -> flo
     if compared and layout.below:
         return layout.below + layout.high + _BETWEEN
     return layout.high + (_CAPTION if label in shown.captions else 0.0) + _BETWEEN
-
-
-def _errors(shown: Pictures) -> dict[str, Tensor]:
-    """|row − truth| of all rows but the truth."""
-    if shown.truth is None:
-        return {}
-    rows = {label: images.detach().cpu().double() for label, images in shown.rows.items()}
-    truth = rows.pop(shown.truth)
-    return {label: (images - truth).abs() for label, images in rows.items()}
 
 
 def _draw(axis: Axes, layout: _Layout, place: tuple[float, float], images: Tensor, colours: str, largest: float) -> Any:

@@ -163,6 +163,19 @@ class Pictures(Exhibit):
             if label not in self.rows:
                 invalid_value(f"Pictures {self.name}", f"rows among {', '.join(self.rows)}", repr(label))
 
+    def errors(self) -> dict[str, Tensor]:
+        """|images − truth| of every other row; none without a truth."""
+        if self.truth is None:
+            return {}
+        truth = self.rows[self.truth].detach().cpu().double()
+        others = {label: images.detach().cpu().double() for label, images in self.rows.items() if label != self.truth}
+        return {label: (images - truth).abs() for label, images in others.items()}
+
+    def largest_error(self) -> float:
+        """The end of the scale of errors: at most 1, or images that are far off would hide what is wrong elsewhere."""
+        found = (float(error.nan_to_num(0, 0, 0).max()) for error in self.errors().values() if error.numel())
+        return min(1.0, max(found, default=0.0))
+
 
 @dataclass(frozen=True)
 class HeatMap(Exhibit):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from torchlift.records import Pictures
 from torchlift.report.images import ERROR, GREY, bar, picture
 from torchlift.report.markup import Html, join, tag
@@ -18,8 +16,7 @@ def pictures(exhibit: Pictures) -> Html:
     """All rows, then the comparison of two of them."""
     if not next(iter(exhibit.rows.values())).numel():
         return tag("p", "No images.", class_="note")
-    errors = _errors(exhibit)
-    largest = max((float(error.nan_to_num(0, 0).max()) for error in errors.values()), default=0.0)
+    errors, largest = exhibit.errors(), exhibit.largest_error()
     rows: list[Html] = []
     for label, images in exhibit.rows.items():
         lists = [_list("images", [picture(image) for image in images], label, exhibit.captions.get(label, ()))]
@@ -34,14 +31,6 @@ def pictures(exhibit: Pictures) -> Html:
     beside = bool(errors) and len(next(iter(exhibit.rows.values()))) <= MOST_BESIDE
     grid = tag("div", *rows, class_="strips beside-errors" if beside else "strips")
     return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(exhibit), class_="pictures")
-
-
-def _errors(exhibit: Pictures) -> dict[str, Tensor]:
-    if exhibit.truth is None:
-        return {}
-    truth = exhibit.rows[exhibit.truth].double()
-    others = {label: images.double() for label, images in exhibit.rows.items() if label != exhibit.truth}
-    return {label: (images - truth).abs() for label, images in others.items()}
 
 
 def _list(kind: str, sources: Sequence[str], words: str, captions: Sequence[str] = ()) -> Html:
