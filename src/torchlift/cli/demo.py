@@ -331,7 +331,7 @@ def _curves(trainings: Mapping[str, Training]) -> records.Curves:
 
 
 def _pictures(name: str, title: str, rows: Mapping[str, Tensor]) -> records.Pictures:
-    images = {label: each[:SHOWN].reshape(-1, *IMAGE).clamp(0, 1) for label, each in rows.items()}
+    images = {label: each[:SHOWN].reshape(-1, *IMAGE) for label, each in rows.items()}
     captions = {
         label: [f"{value:.1f} dB" for value in psnr(each, images["clean"]).tolist()]
         for label, each in images.items()

@@ -37,7 +37,7 @@ from torchlift.core.solution import Result, SolverError
 from torchlift.distributed import Mesh, process_group
 from torchlift.distributed.mesh import TIMEOUT
 from torchlift.models import save_model
-from torchlift.training import Training, read_history, train
+from torchlift.training import Training, read_history
 
 CONFIG = "config.toml"
 
@@ -102,7 +102,7 @@ class Train(Command):
             write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
         try:
-            training = _trained(setup, self.out, self.resume is not None, not self.json, mesh)
+            training = setup.train(self.out, resume=self.resume is not None, progress=not self.json, mesh=mesh)
         except KeyboardInterrupt:
             self._tell_how_to_resume()
             raise
@@ -158,27 +158,6 @@ class Train(Command):
             print("Nothing was saved. With --out DIR a run can be continued.", file=sys.stderr)
         else:
             print(f"To go on: {_resume_command(self.out)}", file=sys.stderr)
-
-
-def _trained(setup: Setup, folder: Path | None, resume: bool, progress: bool, mesh: Mesh | None) -> Training:
-    """`setup.train`, by all processes of the mesh where there is one."""
-    if mesh is None:
-        return setup.train(folder, resume=resume, progress=progress)
-    settings = setup.configuration.training
-    shared = ("memory_limit", "seed", "metrics", "evaluate_every", "patience", "tolerance")
-    kept = ("checkpoint_every", "keep", "tensorboard")
-    return train(
-        setup.network,
-        setup.data,
-        validation=setup.validation,
-        loss=setup.loss,
-        phases=setup.phases,
-        folder=folder,
-        resume=resume,
-        progress=progress,
-        mesh=mesh,
-        **{name: getattr(settings, name) for name in (*shared, *kept)},
-    )
 
 
 def _train(configuration: Configuration, out: Path | None = None) -> Train:

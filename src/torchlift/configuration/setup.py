@@ -15,6 +15,7 @@ from torchlift.configuration.training import build_loss, build_phases
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batch, Batches, as_batches
+from torchlift.distributed import Mesh
 from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
@@ -46,8 +47,10 @@ class Setup:
     data: Batch | Drawing
     validation: Batch | None
 
-    def train(self, folder: Path | None = None, *, resume: bool = False, progress: bool = True) -> Training:
-        """`tl.train` with these settings."""
+    def train(
+        self, folder: Path | None = None, *, resume: bool = False, progress: bool = True, mesh: Mesh | None = None
+    ) -> Training:
+        """`tl.train` with these settings, by all processes of the mesh where there is one."""
         training = self.configuration.training
         return train(
             self.network,
@@ -67,6 +70,7 @@ class Setup:
             keep=training.keep,
             tensorboard=training.tensorboard,
             progress=progress,
+            mesh=mesh,
         )
 
     def batches(self, phase: Phase) -> Batches:
