@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import torchlift as tl
-from torchlift.core.errors import DataError, TorchliftError
+from torchlift.core.errors import DataError, InvalidValueError, TorchliftError
 from torchlift.liftings import Bregman, Contrastive
 from torchlift.losses import CrossEntropy
 from torchlift.training.checked import CheckedBatches
@@ -187,3 +187,18 @@ def test_a_callback_that_fails_is_heard() -> None:
 
     with pytest.raises(RuntimeError, match="mine"):
         tl.train(network(), (Y, X), callback=callback, epochs=2)
+
+
+def test_half_precision_is_refused_where_squares_underflow() -> None:
+    network = tl.networks.MLP([3, 4, 2])
+    data = (torch.rand(20, 3), torch.rand(20, 2))
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(InvalidValueError, match=r"autocast on cpu.*bfloat16"),
+    ):
+        tl.train(network, data, steps=1)
+    halves = tuple(each.half() for each in data)
+    with pytest.raises(
+        InvalidValueError, match=r"bfloat16, float32 or float64, got torch.float16. Try network.bfloat16"
+    ):
+        tl.train(network.half(), halves, steps=1)

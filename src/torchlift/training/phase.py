@@ -137,9 +137,21 @@ class Phase:
         if self.weights not in (None, "keep") and not isinstance(network, Chain):
             hint = "LISTA and PrimalDual start at their own algorithms: leave `weights` out."
             invalid_value(f"train weights={self.weights!r}", "a chain of layers", type(network).__name__, hint)
+        self._check_precision(network)
         solver = self.resolved_solver(self.objective(network, loss))
         if mesh is not None and mesh.layers > 1:
             self._check_layers(network, solver, mesh)
+
+    def _check_precision(self, network: Network) -> None:
+        """Lifted steps are computed in the parameters' own dtype, which must have room for squares of gradients."""
+        like, hard = network.like, self.lifting is not None and self.lifting.hard
+        if like is None or hard:
+            return
+        hint = "Try network.bfloat16(), or lifting=Conventional()."
+        if like.dtype == torch.float16:
+            invalid_value("train parameters", "bfloat16, float32 or float64", like.dtype, hint)
+        if torch.is_autocast_enabled(like.device.type):
+            invalid_value("train", "no autocast around lifted training", f"autocast on {like.device.type}", hint)
 
     def _check_layers(self, network: Network, solver: Solver[Any, Any] | TorchOptimiser, mesh: Mesh) -> None:
         """What the axis "layers" serves: chains, and solvers whose steps do not run through the network."""
