@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli.runs import TINY
 from report.examples import HOSTILE, example
 from torchlift.cli import main
 from torchlift.cli.report_runs import distinct, find_runs
@@ -16,21 +17,6 @@ from torchlift.core.errors import DataError
 from torchlift.records import Curves, Pictures, Record, save_record
 
 Capture = pytest.CaptureFixture[str]
-
-TINY = """
-[data]
-images = 40
-validation = 10
-
-[network]
-widths = [12]
-activation = "soft-threshold"
-threshold = 0.02
-
-[training]
-steps = 4
-evaluate_every = 2
-"""
 
 
 @pytest.fixture(autouse=True)

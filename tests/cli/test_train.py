@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from cli.runs import TINY
 from torchlift.cli import main
 from torchlift.configuration import read_configuration
 from torchlift.imaging import load_digits
@@ -21,21 +22,6 @@ from torchlift.models import load_model
 from torchlift.training import read_history
 
 Capture = pytest.CaptureFixture[str]
-
-TINY = """
-[data]
-images = 40
-validation = 10
-
-[network]
-widths = [12]
-activation = "soft-threshold"
-threshold = 0.02
-
-[training]
-steps = 4
-evaluate_every = 2
-"""
 
 
 @pytest.fixture(autouse=True)
