@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from torchlift.networks import Network
 from torchlift.objective import Objective
 from torchlift.objective.nudge import CHUNK, two_sided
 from torchlift.objective.sweep import Nudge, NudgeState, backward_sweep
+from torchlift.objective.taped_sweep import TapedSweep
 from torchlift.operators import Context
 from torchlift.solvers.state import state_from_parts, state_to_parts
 
@@ -129,6 +131,18 @@ class TestLimit:
         again = backward_sweep(network, loss, y, x)
         assert all(torch.equal(a, b) for a, b in zip(before, (y, x, *network.parameters()), strict=True))
         assert all(torch.equal(grad, again.gradients[name]) for name, grad in first.gradients.items())
+
+
+class TestMemory:
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    def test_nothing_outlives_a_sweep(self, case: Case) -> None:
+        """The tape holds what its nodes need; if that held the tape again, every step would leak its batch."""
+        network, context = case.build(), case.context()
+        sweep = TapedSweep(network, case.input(network), context, Nudge(), torch.ones(network.depth).double(), set())
+        sweep.gradients(torch.ones_like(sweep.output), dict(network.named_parameters()))
+        alive = [weakref.ref(sweep), *map(weakref.ref, sweep.u[1:])]
+        del sweep
+        assert [ref() for ref in alive] == [None] * len(alive)
 
 
 class TestLayers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,17 +27,17 @@ class TapedSweep:
     def __init__(
         self, network: Network, y: Tensor, context: Context, nudge: Nudge, multipliers: Tensor, recorded: set[int]
     ) -> None:
-        self.nudge, self.multipliers, self.samples = nudge, multipliers, len(y)
-        self.responses: dict[int, Response] = {}
+        self.samples = len(y)
         with torch.enable_grad():
             form = network.operators()
-            self.activations = form.activations
+            layers = _Layers(nudge, multipliers, form.activations)
+            self.responses = layers.responses
             self.u, z = [y], []
             for j, activation in enumerate(form.activations):
                 v = form.pre_activation(j, self.u, context)
                 passed = isinstance(activation, Identity) and j not in recorded
                 learned = (getattr(activation, name) for name in _learned(activation))
-                z.append(v if passed else _Nudged.apply(v, self, j, *learned))
+                z.append(v if passed else _Nudged.apply(v, layers, j, *learned))
                 self.u.append(form.couple(j, self.u, z, context))
             self._output = form.output(self.u, context)
         self.output = self._output.detach()
@@ -53,6 +53,14 @@ class TapedSweep:
             for (name, p), gradient in zip(parameters.items(), found, strict=True)
         }
 
+
+class _Layers:
+    """What the way back needs and finds. It must not hold the tape, which holds it: such a circle is never freed."""
+
+    def __init__(self, nudge: Nudge, multipliers: Tensor, activations: Sequence[ProximalActivation]) -> None:
+        self.nudge, self.multipliers, self.activations = nudge, multipliers, activations
+        self.responses: dict[int, Response] = {}
+
     def respond(self, j: int, v: Tensor, signal: Tensor) -> tuple[Tensor, ...]:
         """R_j, and the slopes of the learned tensors."""
         self.responses[j] = response = self.nudge.response(self.activations[j], v, signal, self.multipliers[j])
@@ -63,16 +71,16 @@ class _Nudged(torch.autograd.Function):
     """σ(v), whose way back is the two-sided difference instead of the derivative."""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, sweep: TapedSweep, j: int, *learned: Tensor) -> Tensor:
+    def forward(ctx: Any, v: Tensor, layers: _Layers, j: int, *learned: Tensor) -> Tensor:
         ctx.save_for_backward(v)
-        ctx.sweep, ctx.row = sweep, j
-        return sweep.activations[j](v).view_as(v)
+        ctx.layers, ctx.row = layers, j
+        return layers.activations[j](v).view_as(v)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (v,) = ctx.saved_tensors
-        residual, *slopes = ctx.sweep.respond(ctx.row, v, signals[0])
+        residual, *slopes = ctx.layers.respond(ctx.row, v, signals[0])
         return residual, None, None, *slopes
 
 
