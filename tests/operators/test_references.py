@@ -130,3 +130,19 @@ def test_gaussian_kernel():
     assert float(kernel.sum()) == pytest.approx(1, abs=1e-15)
     assert gaussian_kernel().dtype == torch.get_default_dtype()
     assert gaussian_kernel(3, 0.5, torch.bfloat16).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("boundary", ["zero", "reflect", "circular"])
+def test_derivatives_of_a_blur_are_those_of_torch(boundary):
+    """First and second ones, and through torch.func; a kernel that is learned has its own."""
+    kernel = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    blur = Blur(kernel, (2, 5, 6), boundary)
+    x = torch.randn(3, 2, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for apply in (blur.forward, blur.adjoint):
+        twice = lambda x, apply=apply: apply(apply(x).square())  # noqa: E731
+        leaf = x.clone().requires_grad_()
+        assert torch.autograd.gradcheck(twice, leaf) and torch.autograd.gradgradcheck(twice, leaf)
+        learned = Blur(kernel.clone().requires_grad_(), (2, 5, 6), boundary)  # torch's own convolution
+        plain = learned.forward if apply == blur.forward else learned.adjoint
+        expected = torch.func.jacrev(lambda x, plain=plain: plain(plain(x).square()))(x[:1])
+        torch.testing.assert_close(torch.func.jacrev(twice)(x[:1]), expected)

@@ -28,7 +28,7 @@ TASKS: dict[str, Denoising | Deblurring | Inpainting] = {
 SIDE = 28
 PIXELS = SIDE * SIDE
 #: Of Adam for the matrices and for the numbers of unrolled networks, the best one in most tasks first.
-RATES = [(1e-3, 1e-1), (1e-3, 3e-2), (5e-4, 1e-1), (2e-3, 1e-1)]
+RATES = [(1e-3, 1e-1), (1e-3, 2e-1), (1e-3, 3e-2), (5e-4, 1e-1), (2e-3, 1e-1)]
 
 
 @dataclass(frozen=True)

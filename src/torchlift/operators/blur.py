@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -63,18 +62,16 @@ class Blur(LinearOperator):
         # torch correlates, so the kernel is turned; channels join the batch, which needs no copies of the kernel
         weight = self.kernel.flip(0, 1)[None, None]
         if self.boundary == "zero":
-            return _per_channel(x, lambda image: conv2d(image, weight, padding=self._half))
+            return _per_channel(x, weight, self._half)
         rows, columns = self._sources(x.device)
-        padded = x.index_select(-2, rows).index_select(-1, columns)
-        return _per_channel(padded, lambda image: conv2d(image, weight))
+        return _per_channel(x.index_select(-2, rows).index_select(-1, columns), weight, (0, 0))
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
         # correlation with the same kernel; conv_transpose2d would be 20 times slower for single channels
         weight = self.kernel[None, None]
         if self.boundary == "zero":
-            return _per_channel(y, lambda image: conv2d(image, weight, padding=self._half))
-        whole = self.kernel.shape[0] - 1, self.kernel.shape[1] - 1
-        padded = _per_channel(y, lambda image: conv2d(image, weight, padding=whole))
+            return _per_channel(y, weight, self._half)
+        padded = _per_channel(y, weight, (self.kernel.shape[0] - 1, self.kernel.shape[1] - 1))
         rows, columns = self._sources(y.device)
         _, height, width = self.shape
         # each padded pixel goes back to the pixel that it was copied from
@@ -142,6 +139,30 @@ def _source(boundary: str, pixels: int, half: int, device: torch.device) -> Tens
     return torch.where(position >= pixels, 2 * (pixels - 1) + edge - position, position)
 
 
-def _per_channel(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    y = function(x.reshape(-1, 1, *x.shape[-2:]))
+def _per_channel(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    images = x.reshape(-1, 1, *x.shape[-2:])
+    fixed = images.requires_grad and not weight.requires_grad
+    y = _Correlation.apply(images, weight, padding) if fixed else conv2d(images, weight, padding=padding)
     return y.reshape(*x.shape[:-2], *y.shape[-2:])
+
+
+class _Correlation(torch.autograd.Function):
+    """conv2d of single channels, whose way back is another conv2d: ten times as fast as torch's own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+        return conv2d(x, weight, padding=padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, weight, ctx.padding = inputs
+        ctx.save_for_backward(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = ctx.saved_tensors
+        rest = weight.shape[-2] - 1 - ctx.padding[0], weight.shape[-1] - 1 - ctx.padding[1]
+        # itself once more, so that second derivatives exist
+        return _Correlation.apply(cotangents[0], weight.flip(-2, -1), rest), None, None
