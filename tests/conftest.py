@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -17,15 +18,40 @@ import torch
 
 torch.set_num_threads(1)
 
+
+def _complete_torchvision() -> torch.library.Library | None:
+    """Declare two operators of torchvision's compiled part where that does not load, so that all the rest imports.
+
+    deepinv needs torchvision, torchmetrics imports it where it is installed, and the build that an installer finds
+    is often not the one for this torch.
+    """
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return None
+    for compiled in Path(found.origin).parent.glob("_C*"):
+        try:
+            torch.ops.load_library(compiled)
+        except OSError:
+            continue
+        return None
+    library = torch.library.Library("torchvision", "DEF")  # its operators live as long as it does
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    return library
+
+
+_TORCHVISION = _complete_torchvision()
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The default run tries the same examples every time. `HYPOTHESIS_PROFILE=explore`
-# searches with new ones.
+# searches with new ones, `fuzz` for much longer.
 _QUIET = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture)
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, deadline=None, max_examples=50, suppress_health_check=_QUIET
 )
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500, suppress_health_check=_QUIET)
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=200_000, suppress_health_check=_QUIET)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -48,6 +48,7 @@ from torchlift.prox import (
 
 if TYPE_CHECKING:
     from torchlift import contracts, inversion, models, priors, records, report, reproduce, sklearn, training
+    from torchlift import deepinv as deepinv  # not in __all__: `from torchlift import *` must not need the package
     from torchlift.contracts import (
         check_activation,
         check_lifting,
@@ -127,6 +128,7 @@ _LATER = {
     "check_network": "contracts",
     "check_operator": "contracts",
     "check_solver": "contracts",
+    "deepinv": "deepinv",
     "inversion": "inversion",
     "invert": "inversion",
     "models": "models",

@@ -8,6 +8,7 @@ import scipy.ndimage
 import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
+from torchmetrics.functional.image import structural_similarity_index_measure
 
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.imaging import TASKS, Deblurring, Denoising, Inpainting, load_digits, psnr, ssim
@@ -67,6 +68,15 @@ def test_psnr_and_ssim_agree_with_scikit_image() -> None:
     pairs = zip(framed_x[:, 0].numpy(), framed_y[:, 0].numpy(), strict=True)
     expected = [structural_similarity(a, b, full=True, **options)[1].mean() for a, b in pairs]
     np.testing.assert_allclose(ssim(framed_y, framed_x).numpy(), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("data_range", [1.0, 2.5])
+def test_ssim_agrees_with_torchmetrics(data_range: float) -> None:
+    """Up to the border, where images go on by reflection, and with several channels."""
+    x = torch.rand(3, 2, 20, 13, generator=_generator(), dtype=torch.float64)
+    y = x + 0.2 * torch.randn(x.shape, generator=_generator(), dtype=torch.float64)
+    expected = structural_similarity_index_measure(y, x, data_range=data_range, reduction="none")
+    torch.testing.assert_close(ssim(y, x, data_range), expected)
 
 
 def test_perfect_images() -> None:

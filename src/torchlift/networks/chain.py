@@ -146,7 +146,7 @@ class Chain(Network):
         Batch norms are refused: a chain holds them folded into other weights.
         """
         sources = list(_own_parameters(sequential))
-        slots = list(self._slots())
+        slots = list(self.slots())
         shapes = [tuple(source.shape) for source in sources]
         wanted = [tuple(shape) for _, _, _, shape in slots]
         if shapes != wanted:
@@ -163,10 +163,10 @@ class Chain(Network):
         """
         return {
             plain: gradients[name][index].reshape(shape)
-            for plain, name, index, shape in self._slots() if name in gradients
+            for plain, name, index, shape in self.slots() if name in gradients
         }  # fmt: skip
 
-    def _slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
+    def slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
         """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them."""
         for module, k in self._owners:
             role, group, index = self._places[k]

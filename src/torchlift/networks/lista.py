@@ -6,13 +6,21 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.networks.base import Network
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
-from torchlift.networks.unrolled import Positive, Tied, as_operator, reference, set_learnable, starting_value
+from torchlift.networks.unrolled import (
+    Positive,
+    Tied,
+    Unrolled,
+    as_operator,
+    forward_model,
+    reference,
+    set_learnable,
+    starting_value,
+)
 from torchlift.operators import Compose, Context, Identity, LinearOperator, OperatorStack, Scaled, Sum
 from torchlift.prox import Identity as IdentityActivation
 from torchlift.prox import ProximalActivation, SoftThreshold
@@ -29,7 +37,7 @@ class StepReport(NamedTuple):
         return self.value < self.limit
 
 
-class LISTA(Network):
+class LISTA(Unrolled):
     """Unrolls the lasso ½‖H L u − y‖² + λ‖u‖₁ with x = L u.
 
     Form "ista" starts at u_1 = L_1ᵀHᵀ y and takes T iterations, ends with N(y) = L_{T+2} u_{T+1}:
@@ -45,7 +53,8 @@ class LISTA(Network):
     goes from there is reported by `convergence`, not enforced.
 
     Args:
-        H: forward model, image → measurement; may depend on the sample through the context.
+        H: forward model, image → measurement; may depend on the sample through the context. An operator, or a
+            `LinearPhysics` of deepinv.
         dictionary: L, code → image: an operator or a matrix.
         iterations: T.
         threshold: starting value of every λ_j.
@@ -61,7 +70,7 @@ class LISTA(Network):
 
     def __init__(
         self,
-        H: LinearOperator,
+        H: LinearOperator | nn.Module,
         dictionary: LinearOperator | Tensor,
         iterations: int,
         *,
@@ -72,7 +81,8 @@ class LISTA(Network):
         learnable: Collection[str] | None = None,
         context: Context = None,
     ) -> None:
-        H = as_operator("LISTA H", H)
+        images = dictionary.out_shape if isinstance(dictionary, LinearOperator) else None
+        H = forward_model("LISTA H", H, images, context)
         L = as_operator("LISTA dictionary", dictionary, out_shape=H.in_shape)
         if form not in ("ista", "coupled"):
             invalid_value("LISTA form", "'ista' or 'coupled'", repr(form))

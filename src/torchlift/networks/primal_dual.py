@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
-from torchlift.networks.base import Network
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
 from torchlift.networks.lista import StepReport
-from torchlift.networks.unrolled import Positive, Tied, as_operator, reference, set_learnable, starting_value
+from torchlift.networks.unrolled import (
+    Positive,
+    Tied,
+    Unrolled,
+    as_operator,
+    forward_model,
+    reference,
+    set_learnable,
+    starting_value,
+)
 from torchlift.operators import Compose, Context, Identity, LinearOperator, OperatorStack, Scaled, Sum
 from torchlift.prox import Box, ProximalActivation, as_activation
 from torchlift.prox import Identity as IdentityActivation
 
 
-class PrimalDual(Network):
+class PrimalDual(Unrolled):
     """Unrolls min_{x ∈ C} ½‖H x − y‖² + λ‖L x‖₁ by T primal-dual iterations.
 
     Starting from x_0 = Hᵀy and p_0 = 0,
@@ -31,7 +39,8 @@ class PrimalDual(Network):
     that condition, and `convergence` reports where training takes them.
 
     Args:
-        H: forward model, image → measurement; may depend on the sample through the context.
+        H: forward model, image → measurement; may depend on the sample through the context. An operator, or a
+            `LinearPhysics` of deepinv.
         L: analysis operator, image → coefficients: an operator or a matrix.
         iterations: T.
         constraint: the projection onto C: `Box(0, 1)` by default, `ReLU()` for non-negativity, any proximal map.
@@ -47,7 +56,7 @@ class PrimalDual(Network):
 
     def __init__(
         self,
-        H: LinearOperator,
+        H: LinearOperator | nn.Module,
         L: LinearOperator | Tensor,
         iterations: int,
         *,
@@ -59,7 +68,7 @@ class PrimalDual(Network):
         learnable: Collection[str] | None = None,
         context: Context = None,
     ) -> None:
-        H = as_operator("PrimalDual H", H)
+        H = forward_model("PrimalDual H", H, L.in_shape if isinstance(L, LinearOperator) else None, context)
         L = as_operator("PrimalDual L", L, in_shape=H.in_shape)
         super().__init__(H.out_shape, H.in_shape)
         self.iterations = check_size("PrimalDual iterations", iterations)

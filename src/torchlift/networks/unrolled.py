@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import Shape, check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators import Dense, LinearOperator, OperatorStack, Reshape
+from torchlift.networks.base import Network
+from torchlift.operators import Context, Dense, LinearOperator, OperatorStack, Reshape
+from torchlift.operators.physics import is_physics, physics_operator
 
 
 class Positive(nn.Module):
@@ -38,6 +42,25 @@ class Tied(nn.Module):
         return operators if len(operators) == count else operators * count
 
 
+class Unrolled(Network):
+    """An algorithm for y = Hx with a fixed number of iterations; it keeps H in `physics`."""
+
+    physics: OperatorStack
+
+    def with_operator(self, H: LinearOperator) -> Unrolled:
+        """The same network, sharing its parameters, for another forward model on the same images.
+
+        Args:
+            H: image → measurement.
+        """
+        where = f"{type(self).__name__}.with_operator"
+        operator = as_operator(where, H, in_shape=self.out_shape)
+        twin = copy.copy(self)
+        twin._modules = {**self._modules, "physics": OperatorStack([operator], trainable=False)}
+        twin.in_shape = operator.out_shape
+        return twin
+
+
 def as_operator(
     where: str, value: object, in_shape: Shape | None = None, out_shape: Shape | None = None
 ) -> LinearOperator:
@@ -55,6 +78,24 @@ def as_operator(
         if wanted is not None and wanted != got:
             invalid_value(where, f"{name} shape {wanted}", got)
     return operator
+
+
+def forward_model(where: str, value: object, shape: Shape | None, context: Context) -> LinearOperator:
+    """H as an operator, from one, from a matrix, or from a physics of deepinv.
+
+    Args:
+        where: whose argument it is.
+        value: H.
+        shape: that of images, which a physics need not know; None for its own `img_size`.
+        context: an example, for a physics that depends on the sample.
+    """
+    if not is_physics(value):
+        return as_operator(where, value)
+    shape = getattr(value, "img_size", None) if shape is None else shape
+    if shape is None:
+        hint = "Try torchlift.deepinv.from_physics(physics, (channels, height, width))."
+        invalid_value(where, "a physics with an img_size", f"a {type(value).__name__} without one", hint)
+    return physics_operator(where, cast("nn.Module", value), shape, context)
 
 
 def _on_samples(dense: Dense, in_shape: Shape | None, out_shape: Shape | None) -> LinearOperator:

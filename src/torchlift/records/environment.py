@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("torchlift", "torch", "numpy", "safetensors", "rich", "tyro", "torchmetrics")
+PACKAGES = ("torchlift", "torch", "numpy", "safetensors", "rich", "tyro")
 
 
 def environment() -> dict[str, Any]:
