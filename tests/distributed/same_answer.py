@@ -1,19 +1,24 @@
-"""Cases for a world: what the processes find together, compared with what one finds alone."""
+"""Cases for a world: what the processes find together, compared with what one of them finds alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 import torchlift as tl
-from distributed import shapes
-from torchlift.distributed import Mesh, Share, as_mesh
+from distributed import partitions, shapes
+from distributed.meshes import mesh_of
+from torchlift.core.solution import Result
+from torchlift.distributed import Mesh, Share
 from torchlift.distributed import shares as slices
-from torchlift.liftings import MACQP, Bregman, Classical, Conventional, Fenchel, Lifting
+from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
 from torchlift.objective import GramRule, Objective, ScaledStep, SweepDescent, TrainingProblem
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
@@ -27,6 +32,7 @@ from torchlift.solvers import (
     LinearisedBCD,
     ProximalAdam,
     ProximalGradient,
+    Solution,
     Solver,
     Stopping,
     solve,
@@ -42,111 +48,194 @@ SOLVERS: tuple[Solver[Any, Any], ...] = (
     ProximalGradient(Backtracking()),
     FISTA(Backtracking()),
     LinearisedBCD(ProximalGradient(Backtracking()), sweep="odd-even"),
+    LinearisedBCD(ProximalGradient(0.05), sweep="backward"),
     ProximalAdam(0.01),
     ProximalGradient(0.02, HeavyBall(0.5)),
 )
+EXACT = BlockCoordinateDescent(1e-4, inner_steps=2)
+
+Outcome: TypeAlias = tuple[Tensor, Tensor]
+"""All numbers of the answer, and a few that were recorded on the way."""
 
 
-def cases(*plans: str) -> dict[str, Callable[[], Any]]:
-    """Each plan is "mesh every first runs": of all liftings and splits every so many, and so many runs of `train`."""
-    found: dict[str, Callable[[], Any]] = {}
-    for plan in plans:
-        mesh, every, first, runs = plan.split()
-        pairs = product(enumerate(LIFTINGS), enumerate(SPLITS))
-        for (i, lifting), (j, split) in list(pairs)[int(first) :: int(every)]:
-            # every network meets every lifting and every split
-            kind, solver = shapes.NETWORKS[(i + j) % 3], SOLVERS[(3 * i + j) % len(SOLVERS)]
-            name = f"{mesh} {kind} {type(lifting).__name__} {split} {type(solver).__name__}"
-            found[name] = partial(_solved, mesh, kind, lifting, split, solver)
-        trained = _by_data() if mesh.endswith("layers=1") else _by_layers()
-        for name, settings in list(trained.items())[: int(runs)]:
-            found[f"{mesh} train {name}"] = partial(_trained, mesh, settings)
+@dataclass(frozen=True, eq=False)
+class Lifted:
+    """50 steps of a solver on one batch, whose lifted variables persist."""
+
+    kind: str
+    lifting: Lifting
+    split: Split
+    solver: Solver[Any, Any]
+    samples: int = 7  # no two processes can have as many
+    steps: int = STEPS
+
+    def alone(self) -> Outcome:
+        y, x = self._data()
+        problem = TrainingProblem(self._objective(), y, x, split=self.split)
+        found = self._solved(problem)
+        return _flat(found.point.tensors), _recorded(found)
+
+    def together(self, mesh: Mesh) -> Outcome:
+        y, x = self._data()
+        parts = slices(self.samples, mesh.data)
+        share, own = Share(mesh, tuple(each.stop - each.start for each in parts)), parts[mesh.data_rank]
+        objective = self._objective()
+        part = LayerPart(objective, mesh) if mesh.layers > 1 else None
+        problem = DistributedProblem(objective, y[own], x[own], share, part, split=self.split)
+        found = self._solved(problem)
+        return _flat(problem.whole(found.point).tensors), _recorded(found)
+
+    def _objective(self) -> Objective:
+        return Objective(shapes.network(self.kind), self.lifting)
+
+    def _data(self) -> tuple[Tensor, Tensor]:
+        return shapes.data(shapes.network(self.kind), self.samples)
+
+    def _solved(self, problem: TrainingProblem) -> Solution[Any]:
+        stopping = Stopping(self.steps, change=None)
+        return solve(problem, self.solver, problem.start("input"), stopping=stopping, record_every=10)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A run of `train`; `layered` where its layers can be shared too."""
+
+    settings: dict[str, Any]
+    kind: str = "mlp"
+    samples: int = 33
+    scale: float = 1.0
+    layered: bool = False
+
+    def alone(self) -> Outcome:
+        return self.together(None)
+
+    def together(self, mesh: Mesh | None) -> Outcome:
+        network = shapes.network(self.kind, scale=self.scale)
+        options = {"steps": STEPS, "evaluate_every": 25, "progress": False, "mesh": mesh, **self.settings}
+        found = tl.train(network, shapes.data(network, self.samples), **options)
+        loss = torch.tensor([found.history[-1]["loss"]], dtype=torch.float64)
+        return _flat(p.detach() for p in found.network.parameters()), loss
+
+
+Task: TypeAlias = Lifted | Trained
+
+
+def cases(processes: str) -> dict[str, Callable[[], Any]]:
+    """Tasks on all meshes of a world; each is done alone by one process only."""
+    count, alone = int(processes), dict[str, Outcome]()
+    known = _lifted() | _exact() | _runs()
+    plan = _plan(count)
+    tasks = {name: known[name] for name in dict.fromkeys(name for names in plan.values() for name in names)}
+    found: dict[str, Callable[[], Any]] = {"alone": partial(_alone, tasks, alone)}
+    for spec, names in plan.items():
+        for name in names:
+            owner = list(tasks).index(name) % count
+            found[f"{spec}: {name}"] = partial(_compared, spec, name, tasks[name], owner, alone)
+        if count > 1:
+            found[f"partitions {spec}"] = partial(partitions.iterates, spec)
+    if count == 2:
+        found["order"] = partial(partitions.order, "data=1,layers=2")
+        found["exchanged"] = partial(partitions.exchanged, "data=2,layers=1")
     return found
 
 
-def _solved(
-    spec: str, kind: str, lifting: Lifting, split: Split, solver: Solver[Any, Any]
-) -> tuple[float, float, bool]:
-    """Distance of the points, and of the recorded values, after 50 steps; whether they stopped alike."""
-    mesh = _mesh(spec)
-    samples = 7  # no two processes can have as many
-    y, x = shapes.data(shapes.network(kind), samples)
-    stopping = Stopping(STEPS, change=None)
-    alone = TrainingProblem(Objective(shapes.network(kind), lifting), y, x, split=split)
-    expected = solve(alone, solver, alone.start("input"), stopping=stopping, record_every=10)
-    objective = Objective(shapes.network(kind), lifting)
-    part = LayerPart(objective, mesh) if mesh.layers > 1 else None
-    parts = slices(samples, mesh.data)
-    share, own = Share(mesh, tuple(each.stop - each.start for each in parts)), parts[mesh.data_rank]
-    problem = DistributedProblem(objective, y[own], x[own], share, part, split=split)
-    found = solve(problem, solver, problem.start("input"), stopping=stopping, record_every=10)
-    pairs = zip(problem.whole(found.point).tensors, expected.point.tensors, strict=True)
-    rows = zip(found.history, expected.history, strict=True)
-    return (
-        max(float((a - b).abs().max()) for a, b in pairs),
-        max(abs(a.value - b.value) + abs(a.residual - b.residual) for a, b in rows),
-        found.result is expected.result,
-    )
-
-
-def _trained(spec: str, settings: dict[str, Any]) -> tuple[float, float, float]:
-    """Distance of the networks, distance of the last recorded losses, and a number that all ranks must share."""
-    settings = dict(settings)
-    net, samples = settings.pop("network", "mlp"), settings.pop("samples", 33)
-    runs = []
-    for mesh in (None, _mesh(spec)):
-        chosen = shapes.network(net)
-        pair = shapes.data(chosen, samples)
-        options = {"steps": STEPS, "evaluate_every": 25, "progress": False, "mesh": mesh, **settings}
-        runs.append(tl.train(chosen, pair, **options))
-    alone, together = runs
-    difference = abs(alone.history[-1]["loss"] - together.history[-1]["loss"])
-    return shapes.distance(alone.network, together.network), difference, shapes.checksum(together.network)
-
-
-def _by_data() -> dict[str, dict[str, Any]]:
-    linearised = LinearisedBCD(ProximalGradient(0.05))
+def _plan(processes: int) -> dict[str, list[str]]:
+    """Tasks by mesh. Every mesh meets every lifting, split and network, those of two processes most of them."""
+    lifted, exact, runs = list(_lifted()), list(_exact()), _runs()
+    layered = [name for name, run in runs.items() if run.layered]
+    if processes == 1:
+        return {"data=1,layers=1": lifted[::5]}
+    if processes == 2:
+        data = [name for name in runs if name not in ("random start", "contrastive, few steps", "contrastive, ResNet")]
+        layered.remove("contrastive, convolutional")
+        return {"data=2,layers=1": [*lifted[1::2], *exact, *data], "data=1,layers=2": [*lifted, exact[1], *layered]}
+    # of each lifting another split on each mesh
+    third = [[lifted[3 * i + (i + mesh) % 3] for i in range(len(LIFTINGS))] for mesh in range(3)]
     return {
-        "sweeps": {"batch_size": 10},
-        "sweeps, ResNet": {"network": "resnet", "batch_size": 10},
-        "sweeps, convolutional": {"network": "convolutional", "batch_size": 10},
-        "batches of 1 and 2 samples": {"samples": 7, "batch_size": 2, "weights": "keep"},
-        "Adam on sweeps": {"batch_size": 10, "solver": SweepDescent(ScaledStep(1e-2, centring=True))},
-        "Gram": {"batch_size": 10, "solver": SweepDescent(GramRule())},
-        "back-propagation": {"lifting": Conventional(), "batch_size": 10},
-        "torch": {"lifting": Conventional(), "batch_size": 10, "solver": partial(torch.optim.SGD, lr=0.1)},
-        "torch, centred": {
-            "lifting": Conventional(), "batch_size": 10, "solver": TorchOptimiser(torch.optim.Adam, "cosine", True),
-        },
-        "warm": {"lifting": Bregman(), "batch_size": 10, "states": "warm", "solver": linearised},
-        "full batch": {"lifting": Bregman(0.5), "batch_size": "full"},
-        "FISTA by bounds": {"lifting": Bregman(0.5), "batch_size": "full", "states": "random", "solver": FISTA()},
-        "implicit": {
-            "lifting": Bregman(0.5), "batch_size": 10, "steps": 2,
-            "solver": ImplicitStochasticGradient(0.1, BlockCoordinateDescent(inner_steps=3)),
-        },
-    }  # fmt: skip
+        "data=2,layers=2": [*third[0], exact[1], "random start", "contrastive, few steps"],
+        "data=1,layers=4": third[1],
+        "data=4,layers=1": [*third[2], "sweeps", "batches of 1 and 2 samples"],
+    }
 
 
-def _by_layers() -> dict[str, dict[str, Any]]:
-    linearised = LinearisedBCD(ProximalGradient(0.05))
+def _alone(tasks: dict[str, Task], found: dict[str, Outcome]) -> int:
+    """This process's part of what is found alone."""
+    own = list(tasks.items())[dist.get_rank() :: dist.get_world_size()]
+    found.update({name: task.alone() for name, task in own})
+    return len(found)
+
+
+def _compared(
+    spec: str, name: str, task: Task, owner: int, alone: dict[str, Outcome]
+) -> tuple[float, float, list[float]]:
+    """The largest difference of the answers, that of the records, and numbers that all ranks must share."""
+    answer, records = task.together(mesh_of(spec))
+    expected = alone.get(name, (torch.empty_like(answer), torch.empty_like(records)))
+    for tensor in expected:
+        dist.broadcast(tensor, owner)
+    distance, difference = (float((a - b).abs().max()) for a, b in zip((answer, records), expected, strict=True))
+    return distance, difference, [float(answer.abs().sum()), *records.tolist()]
+
+
+def _lifted() -> dict[str, Task]:
+    found: dict[str, Task] = {}
+    for (i, lifting), (j, split) in product(enumerate(LIFTINGS), enumerate(SPLITS)):
+        # every network meets every lifting and every split
+        kind, solver = shapes.NETWORKS[(i + j) % 3], SOLVERS[(3 * i + j) % len(SOLVERS)]
+        found[f"{kind} {type(lifting).__name__} {split} {type(solver).__name__}"] = Lifted(kind, lifting, split, solver)
+    return found
+
+
+def _exact() -> dict[str, Task]:
+    """Without a proximal term MAC-QP has no place here: its weights are not determined, nor is their limit."""
+    steps = {Classical(0.5): STEPS, Bregman(0.5): 10}
     return {
-        "batches": {"lifting": Bregman(0.5), "batch_size": 10, "solver": linearised},
-        "random start": {"lifting": Bregman(0.5), "batch_size": 10, "states": "random", "solver": linearised},
-        "full batch": {"lifting": Bregman(0.5), "batch_size": "full"},
-        "FISTA by bounds": {"lifting": Bregman(0.5), "batch_size": "full", "states": "random", "solver": FISTA()},
-        "implicit": {
-            "lifting": Bregman(0.5), "batch_size": 10, "steps": 2,
-            "solver": ImplicitStochasticGradient(0.1, BlockCoordinateDescent(inner_steps=3)),
-        },
-    }  # fmt: skip
+        f"exact {type(lifting).__name__}": Lifted("mlp", lifting, "odd-even", EXACT, 23, count)
+        for lifting, count in steps.items()
+    }
 
 
-_MESHES: dict[str, Mesh] = {}
+def _runs() -> dict[str, Trained]:
+    swept, back = {"batch_size": 10}, {"lifting": Conventional(), "batch_size": 10}
+    lifted = {"lifting": Bregman(0.5), "batch_size": 10, "solver": LinearisedBCD(ProximalGradient(0.05))}
+    full = {"lifting": Bregman(0.5), "batch_size": "full"}
+    implicit = ImplicitStochasticGradient(0.1, EXACT)
+    contrastive = {"lifting": Contrastive(1.0), "batch_size": 5, "weights": "keep"}
+    few, adam = {**contrastive, "steps": 2}, SweepDescent(ScaledStep(2e-3))
+    by_data = {
+        "sweeps": Trained(swept),
+        "sweeps, ResNet": Trained(swept, "resnet"),
+        "sweeps, convolutional": Trained(swept, "convolutional"),
+        "batches of 1 and 2 samples": Trained({"batch_size": 2, "weights": "keep"}, samples=7),
+        "Adam on sweeps": Trained({**swept, "solver": SweepDescent(ScaledStep(1e-2, centring=True))}),
+        "Gram": Trained({**swept, "solver": SweepDescent(GramRule())}),
+        "Gram, few samples": Trained({"batch_size": 3, "solver": SweepDescent(GramRule())}),
+        "back-propagation": Trained(back),
+        "torch": Trained({**back, "solver": partial(torch.optim.SGD, lr=0.1)}),
+        "torch, centred": Trained({**back, "solver": TorchOptimiser(torch.optim.Adam, "cosine", True)}),
+        "warm": Trained({**lifted, "states": "warm"}),
+        "contrastive": Trained({**contrastive, "solver": adam}, samples=11, scale=0.1),
+    }
+    by_both = {
+        "batches": Trained(lifted),
+        "random start": Trained({**lifted, "states": "random"}),
+        "full batch": Trained(full),
+        "FISTA by bounds": Trained({**full, "states": "random", "solver": FISTA()}),
+        "implicit": Trained({**lifted, "steps": 2, "solver": implicit}),
+        "implicit, MAC-QP": Trained({**lifted, "lifting": MACQP(0.7), "steps": 2, "solver": implicit}),
+        "contrastive, few steps": Trained(few, samples=11, scale=0.25),
+        "contrastive, ResNet": Trained(few, "resnet", 11, 0.25),
+        "contrastive, convolutional": Trained(few, "convolutional", 11, 0.25),
+    }
+    return by_data | {name: replace(run, layered=True) for name, run in by_both.items()}
 
 
-def _mesh(spec: str) -> Mesh:
-    """Made once: every one has groups of its own."""
-    if spec not in _MESHES:
-        _MESHES[spec] = as_mesh(spec, timeout=60)
-    return _MESHES[spec]
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1).double() for tensor in tensors])
+
+
+def _recorded(found: Solution[Any]) -> Tensor:
+    """Why it stopped, and what was seen on the way."""
+    numbers = [float(list(Result).index(found.result)), float(found.state.count)]
+    seen = [number for row in found.history for number in (row.value, row.residual)]
+    return torch.tensor(numbers + seen, dtype=torch.float64)

@@ -10,8 +10,16 @@ from torchlift.networks import MLP, Chain, ResNet, lift
 NETWORKS = ("mlp", "resnet", "convolutional")
 
 
-def network(kind: str, seed: int = 1) -> Chain:
-    """Four layers or more, so that four processes have one each."""
+def network(kind: str, seed: int = 1, scale: float = 1.0) -> Chain:
+    """Four layers or more, so that four processes have one each; parameters times a factor."""
+    chosen = _network(kind, seed)
+    with torch.no_grad():
+        for parameter in chosen.parameters():
+            parameter.mul_(scale)
+    return chosen
+
+
+def _network(kind: str, seed: int) -> Chain:
     generator = torch.Generator().manual_seed(seed)
     if kind == "mlp":
         return MLP([5, 7, 7, 4, 7, 3], generator=generator, dtype=torch.float64)

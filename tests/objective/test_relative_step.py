@@ -216,7 +216,7 @@ class TestOracle:
         network, twin = _lista(), _lista()
         y, x = _data(network)
         x0 = _split(_trained(twin))
-        units = {key: 6.0 if key[0].endswith("log") else 1.75 * _root_mean_square(value) for key, value in x0.items()}
+        units = {key: 12.0 if key[0].endswith("log") else 1.75 * _root_mean_square(value) for key, value in x0.items()}
         oracle = _Oracle(rule, x0, units, by_layer=set())
         self._compare(oracle, network, twin, y, x, share, lambda inputs: {})
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from torchlift.checkpoint import Piece
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
@@ -16,6 +17,7 @@ from torchlift.distributed import Mesh, MeshSharing, Share
 from torchlift.objective.distributed_problem import DistributedProblem, publish_parts
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
+from torchlift.objective.pieces import kept_pieces, parameter_pieces
 from torchlift.objective.problem import NetworkParameters, Split, TrainingProblem
 from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.objective.store import StateStore
@@ -121,8 +123,12 @@ class TrainingBatches(StochasticProblem):
 
     def parts(self) -> dict[str, Tensor]:
         """What persists beside the parameters, for a checkpoint: the lifted variables in the store."""
-        found = {} if self.store is None else self.store.parts()
-        return found if self.mesh is None else {name: self._gathered(tensor) for name, tensor in found.items()}
+        return {} if self.store is None else self.store.parts()
+
+    def kept(self) -> list[Piece]:
+        """`parts`, of the samples that belong to this process of a mesh."""
+        assert self.mesh is not None  # one process keeps them all
+        return kept_pieces(self.parts(), self.mesh)
 
     def publish(self, point: Point) -> None:
         """Put the parameters of a point into the network."""
@@ -130,14 +136,10 @@ class TrainingBatches(StochasticProblem):
         if self.part is not None:
             publish_parts(self.part, point["parameters"])
 
-    def whole(self, point: Point) -> Point:
-        """The point of a single process from those of all; on every process."""
-        return point if self.part is None else Point({name: self.part.gather(point[name]) for name in point})
-
-    def local(self, point: Point) -> Point:
-        """This process's part of a point of a single process."""
-        part = self.part
-        return Point({name: point[name] if part is None else part.cut(point[name]) for name in point}, self._sharing)
+    def pieces(self, point: Point) -> list[Piece]:
+        """Where this process's tensors of a point lie in those of a single process, as "block.number"."""
+        assert self.mesh is not None  # one process has them all
+        return parameter_pieces(point["parameters"], self.mesh, self.part)
 
     def restore(self, parts: Mapping[str, Tensor]) -> None:
         """Go on from there."""
@@ -157,14 +159,6 @@ class TrainingBatches(StochasticProblem):
         if self.mesh is not None:
             total, samples = self.mesh.sum_numbers([total, samples])
         return total / samples
-
-    def _gathered(self, tensor: Tensor) -> Tensor:
-        """What is kept for all samples, from the processes that they belong to."""
-        assert self.mesh is not None  # since `parts`
-        along = 0 if tensor.ndim == 1 else 1  # samples, or layers and samples
-        mine = torch.arange(tensor.shape[along], device=tensor.device) % self.mesh.data == self.mesh.data_rank
-        own = torch.where(mine.view(-1, *(1,) * (tensor.ndim - 1 - along)), tensor, torch.zeros_like(tensor))
-        return self.mesh.sum_(own.to(torch.uint8) if own.dtype == torch.bool else own, "data").to(tensor.dtype)
 
 
 def _check_store(store: StateStore, objective: Objective, batches: Batches) -> None:

@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from torchlift.distributed import Share
 from torchlift.engine import StackedEngine, States
+from torchlift.objective.fit import definite_factor, few_samples
 from torchlift.objective.objective import Objective
 from torchlift.operators import Dense
 
@@ -21,9 +23,9 @@ def parameter_bound(objective: Objective, y: Tensor, z: States) -> float | None:
         curvature = objective.lifting.curvature_v(segment.activation)
         weights = engine.setting.weights[segment.start : segment.start + segment.count]
         for u, mu in zip(inputs, weights, strict=True):
-            bounds.append(mu * curvature * _squared_norm(u))
+            bounds.append(mu * curvature * squared_norm(u))
     last = z[-1].to(y.dtype) if len(z) else y
-    bounds.append(objective.loss.curvature() * _squared_norm(last))
+    bounds.append(objective.loss.curvature() * squared_norm(last))
     smooth = [r.curvature() for r in objective.parameter_regularisers.values() if r.smooth]
     worst = max(bounds) / len(y) + max(smooth, default=0.0)
     return worst if math.isfinite(worst) else None
@@ -65,7 +67,18 @@ def state_bound(
     return worst / batch if math.isfinite(worst) else None
 
 
-def _squared_norm(u: Tensor) -> float:
-    """‖(u, 1)‖₂² of a batch of inputs with a column of ones."""
+def squared_norm(u: Tensor, share: Share | None = None) -> float:
+    """‖X‖₂² of a batch of inputs with a column of ones, X = (u, 1).
+
+    Where many processes share the batch, XᵀX = S Sᵀ is summed over them and
+    ‖S‖ is the answer; a batch of fewer samples than columns is brought together.
+    """
     X = torch.cat([u.flatten(1), u.new_ones(len(u), 1)], dim=1)
-    return Dense(X).norm_bound() ** 2
+    if share is None:
+        return Dense(X).norm_bound() ** 2
+    if few_samples(share, X.shape[1]):
+        return Dense(share.gather(X)).norm_bound() ** 2
+    X = X.double()  # as in `norm_bound`
+    gram = X.T @ X / len(X)
+    share.mean_(gram)
+    return share.total * Dense(definite_factor(gram[None])[0].T).norm_bound() ** 2

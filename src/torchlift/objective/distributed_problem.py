@@ -9,14 +9,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from torchlift.checkpoint import Piece
 from torchlift.core.tensors import Factor, Point
 from torchlift.distributed import MeshSharing, Share
 from torchlift.engine import StackedEngine, States
-from torchlift.objective.bounds import state_bound
+from torchlift.objective.bounds import squared_norm, state_bound
 from torchlift.objective.initial import initialise
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import can_minimise, minimise_layers, minimise_parameters
+from torchlift.objective.pieces import parameter_pieces, state_piece
 from torchlift.objective.problem import Split, TrainingProblem, block_rows, same_tensors
 from torchlift.objective.report import Report
 from torchlift.operators import Context, Dense
@@ -80,10 +82,12 @@ class DistributedProblem(TrainingProblem):
         return self._shared(super().point(parameters, z))
 
     def whole(self, point: Point) -> Point:
+        """The point of a single process from those of all that share the problem; on every process."""
         return Point({block: self._whole_block(block, point[block]) for block in point})
 
-    def local(self, point: Point) -> Point:
-        return self._shared({block: self._local_block(block, point[block]) for block in point})
+    def pieces(self, point: Point) -> list[Piece]:
+        """Where this process's tensors of a point lie in those of a single process, as "block.number"."""
+        return [piece for block in point for piece in self._pieces(block, point[block])]
 
     def publish(self, point: Point) -> None:
         super().publish(point)
@@ -122,10 +126,12 @@ class DistributedProblem(TrainingProblem):
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
         found = super().gradient(point, blocks)
-        self.share.mean_(*found.get("parameters", ()))
-        scale = self.share.scale
-        moved = {block: found[block] if block == "parameters" else [t * scale for t in found[block]] for block in found}
-        return self._shared(moved if scale != 1.0 else found)
+        sums = self.share.start_means(*found.get("parameters", ()))
+        for block in found if self.share.scale != 1.0 else ():
+            for tensor in found[block] if block != "parameters" else ():
+                tensor.mul_(self.share.scale)
+        sums.wait()
+        return self._shared(found)
 
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
         scale = self.share.scale
@@ -211,8 +217,7 @@ class DistributedProblem(TrainingProblem):
                 factor = weights[k] * whole.lifting.curvature_v(activations[k])
             else:
                 factor = whole.loss.curvature()
-            u = self.share.gather(u)
-            found[k] = factor * Dense(torch.cat([u.flatten(1), u.new_ones(len(u), 1)], dim=1)).norm_bound() ** 2
+            found[k] = factor * squared_norm(u, self.share)
         smooth = [r.curvature() for r in whole.parameter_regularisers.values() if r.smooth]
         worst = max(self.share.mesh.sum_numbers(found, "layers")) / self.share.total + max(smooth, default=0.0)
         return worst if math.isfinite(worst) else None
@@ -263,16 +268,21 @@ class DistributedProblem(TrainingProblem):
         runs = self.whole_objective.layout.runs
         return [torch.stack([found[row] for row in range(first, first + count)]) for first, count in runs]
 
-    def _local_block(self, block: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _pieces(self, block: str, tensors: Sequence[Tensor]) -> list[Piece]:
         if block == "parameters":
-            return tensors if self.part is None else self.part.cut(tensors)
-        layers = dict(zip(self.all_rows[block], _layers(tensors) if self.split == "whole" else tensors, strict=True))
-        begin = sum(self.share.counts[: self.share.mesh.data_rank])
-        own = slice(begin, begin + self.share.count) if self.share.count else slice(0, 1)
-        mine = [layers[row + self.first][own].clone() for row in self.rows[block]]
+            return parameter_pieces(tensors, self.share.mesh, self.part)
         if self.split != "whole":
-            return mine
-        return [torch.stack(mine[first : first + count]) for first, count in self.objective.layout.runs]
+            numbers = [self.all_rows[block].index(row + self.first) for row in self.rows[block]]
+            pairs = zip(numbers, tensors, strict=True)
+            return [state_piece(f"{block}.{number}", tensor, self.share) for number, tensor in pairs]
+        found = []
+        for (start, _), tensor in zip(self.objective.layout.runs, tensors, strict=True):
+            row = start + self.first
+            runs = enumerate(self.whole_objective.layout.runs)
+            number, first, count = next((i, first, n) for i, (first, n) in runs if first <= row < first + n)
+            rows = (row - first, row - first + len(tensor), count)
+            found.append(state_piece(f"{block}.{number}", tensor, self.share, rows))
+        return found
 
 
 def publish_parts(part: LayerPart, tensors: Sequence[Tensor]) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from torchlift.distributed import Share
+
+Direction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Θ ↦ the step of the majoriser, and the norm by which it is judged, (J,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +25,10 @@ class LayerFit:
         curvature: a Lipschitz constant of ∇_v D, (J, 1, 1) or a number.
         anchor: Θ₀ as (weight, bias), or None for zero.
         strength: ρ ≥ 0.
+        target: t, (J, B, out), where ∇_v D = c(v − t); None elsewhere.
+        share: which samples of a batch these are, where many processes share it. They stay where they are: XᵀX and
+            TᵀX are summed over the processes once, or RᵀX in every iteration where there is no target, so that all
+            find the same Θ and stop alike.
     """
 
     inputs: Tensor
@@ -26,6 +36,14 @@ class LayerFit:
     curvature: float | Tensor
     anchor: tuple[Tensor, Tensor | None] | None = None
     strength: float = 0.0
+    target: Tensor | None = None
+    share: Share | None = None
+
+    def mean(self, *own: Tensor) -> tuple[Tensor, ...]:
+        """Means over the whole batch from those over the samples here, which are overwritten; in one exchange."""
+        if self.share is not None:
+            self.share.mean_(*own)
+        return own
 
 
 @torch.no_grad()
@@ -43,7 +61,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
     Args:
         weight: (J, out, in), where to start.
         bias: (J, out), or None.
-        tolerance: stop when the gradient, or the step, has shrunk by this factor.
+        tolerance: stop when the gradient, or the step, has shrunk by this factor, or to rounding.
         steps: at most so many iterations.
     """
     X = problem.inputs
@@ -51,21 +69,15 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
         X = torch.cat([X, X.new_ones(*X.shape[:2], 1)], dim=2)
     theta = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], dim=2)
     anchor = torch.zeros_like(theta) if problem.anchor is None else _joined(*problem.anchor)
-    factor = _factor(X, problem)
-    # Without a pull towards an anchor the step is Rᵀ(XG⁻¹)/B: solve for the B inputs once, not for every gradient.
-    solved = None if problem.strength else torch.cholesky_solve(X.transpose(1, 2), factor).transpose(1, 2)
+    descent = _by_sums if problem.share is not None and problem.target is not None else _by_samples
+    direction = descent(problem, X, anchor)
     ahead, momentum, first = theta, 1.0, None
     for _ in range(steps):
-        residual = problem.residual(X @ ahead.transpose(1, 2)).transpose(1, 2) / X.shape[1]
-        if solved is None:
-            gradient = residual @ X + problem.strength * (ahead - anchor)
-            step = torch.cholesky_solve(gradient.transpose(1, 2), factor).transpose(1, 2)
-            size = torch.linalg.matrix_norm(gradient)
-        else:
-            step = residual @ solved
-            size = torch.linalg.matrix_norm(step)
+        step, size = direction(ahead)
         first = size if first is None else first
-        if bool((size <= tolerance * first.clamp_min(torch.finfo(size.dtype).tiny)).all()):
+        shrunk = size <= tolerance * first.clamp_min(torch.finfo(size.dtype).tiny)
+        still = torch.linalg.matrix_norm(step) <= torch.finfo(size.dtype).eps * torch.linalg.matrix_norm(ahead)
+        if bool((shrunk | still).all()):
             theta = ahead
             break
         new = ahead - step
@@ -80,17 +92,60 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
     return theta[..., :-1].contiguous(), theta[..., -1].contiguous()
 
 
-def _factor(X: Tensor, problem: LayerFit) -> Tensor:
-    """Cholesky factor of (c/B) XᵀX + ρI; a ridge at the level of rounding keeps it definite."""
-    gram = problem.curvature * (X.transpose(1, 2) @ X) / X.shape[1]
+def _by_samples(problem: LayerFit, X: Tensor, anchor: Tensor) -> Direction:
+    """R at the samples here, anew in every iteration."""
+    (gram,) = problem.mean(X.transpose(1, 2) @ X / X.shape[1])
+    factor = definite_factor(problem.curvature * gram, problem.strength)
+    # Without a pull towards an anchor the step is Rᵀ(XG⁻¹)/B: solve for the B inputs once, not for every gradient.
+    solved = None if problem.strength else torch.cholesky_solve(X.transpose(1, 2), factor).transpose(1, 2)
+
+    def direction(theta: Tensor) -> tuple[Tensor, Tensor]:
+        residual = problem.residual(X @ theta.transpose(1, 2)).transpose(1, 2) / X.shape[1]
+        if solved is not None:
+            (step,) = problem.mean(residual @ solved)
+            return step, torch.linalg.matrix_norm(step)
+        gradient = problem.mean(residual @ X)[0] + problem.strength * (theta - anchor)
+        return _solve(factor, gradient), torch.linalg.matrix_norm(gradient)
+
+    return direction
+
+
+def _by_sums(problem: LayerFit, X: Tensor, anchor: Tensor) -> Direction:
+    """RᵀX = c(Θ XᵀX − TᵀX), whose sums over the samples of all processes are found once."""
+    assert problem.target is not None  # since `fit`
+    target = problem.target.transpose(1, 2)
+    gram, cross = problem.mean(X.transpose(1, 2) @ X / X.shape[1], target @ X / X.shape[1])
+    gram, cross = problem.curvature * gram, problem.curvature * cross
+    factor = definite_factor(gram, problem.strength)
+
+    def direction(theta: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = theta @ gram - cross + problem.strength * (theta - anchor)
+        step = _solve(factor, gradient)
+        return step, torch.linalg.matrix_norm(gradient if problem.strength else step)
+
+    return direction
+
+
+def _solve(factor: Tensor, gradient: Tensor) -> Tensor:
+    """∇ G⁻¹."""
+    return torch.cholesky_solve(gradient.transpose(1, 2), factor).transpose(1, 2)
+
+
+def definite_factor(gram: Tensor, strength: float = 0.0) -> Tensor:
+    """Cholesky factors of Gram matrices + ρI, (J, n, n); a ridge at the level of rounding keeps them definite."""
     diagonal = gram.diagonal(dim1=1, dim2=2)
-    scale = diagonal.mean(1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
+    scale = diagonal.mean(1, keepdim=True).clamp_min(torch.finfo(gram.dtype).tiny)
     for power in range(8):
-        ridge = problem.strength + scale * torch.finfo(X.dtype).eps * 10.0 ** (2 * power)
+        ridge = strength + scale * torch.finfo(gram.dtype).eps * 10.0 ** (2 * power)
         factor, info = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge.expand_as(diagonal)))
         if not bool(info.any()):
             return factor
     return torch.linalg.cholesky(gram + torch.diag_embed(scale.expand_as(diagonal)))
+
+
+def few_samples(share: Share, columns: int) -> bool:
+    """Whether a batch has fewer samples than X has columns: then they are less to send than XᵀX, which is singular."""
+    return share.total < columns
 
 
 def _joined(weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
+from torchlift.distributed import MeshSharing, Share
 from torchlift.engine import Engine, States
 from torchlift.operators import Context
 from torchlift.solvers import FISTA, Backtracking, Stopping, solve
@@ -26,25 +27,38 @@ class NoLoss:
         return torch.zeros_like(prediction)
 
 
-def minimise(engine: Engine, y: Tensor, z: States, context: Context = None, x: Tensor | None = None) -> States:
+def minimise(
+    engine: Engine,
+    y: Tensor,
+    z: States,
+    context: Context = None,
+    x: Tensor | None = None,
+    share: Share | None = None,
+) -> States:
     """argmin_z L(K u + d) + Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
 
     Args:
         engine: of a setting with `NoLoss` for the free energy.
         x: the target, for the clamped energy.
+        share: which samples of a batch these are, where many processes share it. Samples do not meet, but all of
+            them take the same steps and stop together, or their minimisers would differ by what the tolerance leaves.
     """
-    problem = Energy(engine, y, y if x is None else x, z, context)  # NoLoss never reads a target
+    problem = Energy(engine, y, y if x is None else x, z, context, share)  # NoLoss never reads a target
     precision = torch.finfo(y.dtype).eps ** (2 / 3)
     stopping = Stopping(max_steps=5000, change=None, residual=precision)
-    solution = solve(problem, FISTA(Backtracking()), Point({"states": z.buffers}), stopping=stopping, record_every=0)
+    start = Point({"states": z.buffers}, problem.sharing)
+    solution = solve(problem, FISTA(Backtracking()), start, stopping=stopping, record_every=0)
     return problem.load(solution.raise_if_failed().point).clone()
 
 
 class Energy(Problem):
-    """The energy of a batch as a problem in its states, as a mean over samples."""
+    """The energy of a batch as a problem in its states, a mean over the samples of all processes that share it."""
 
-    def __init__(self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context) -> None:
-        self.engine, self.y, self.x, self.context = engine, y, x, context
+    def __init__(
+        self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context, share: Share | None = None
+    ) -> None:
+        self.engine, self.y, self.x, self.context, self.share = engine, y, x, context, share
+        self.sharing = None if share is None else MeshSharing(share.mesh, copied="", counted=share.count > 0)
         self.activations = engine.network.operators().activations
         self._states = z.clone()
 
@@ -63,26 +77,33 @@ class Energy(Problem):
         seen = self.engine.evaluate(self.y, self.load(point), self.context)
         terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in seen.parts)
         total = sum(float(each.sum()) for each in terms) + float(loss.value(seen.output, self.x).sum())
-        return total / len(self.y)
+        return self._mean(total)
 
     def nonsmooth_value(self, point: Point) -> float:
         lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
         rows = zip(self.activations, self.load(point), weights, strict=True)
-        return sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows) / len(self.y)
+        return self._mean(sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows))
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
         found = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
-        return Point({"states": found.z.buffers})
+        scale = 1.0 if self.share is None else self.share.scale
+        return point.like(found.z.buffers if scale == 1.0 else [buffer * scale for buffer in found.z.buffers])
 
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
         step = steps["states"]
         assert not isinstance(step, tuple)  # one step for all states
         lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
-        states = self.load(point)
+        states, total = self.load(point), len(self.y) if self.share is None else self.share.total
         rows = zip(self.activations, states, weights, strict=True)
         for activation, layer, weight in rows:
-            layer.copy_(lifting.prox_z(activation, layer, step / len(self.y), weight))
-        return Point({"states": [buffer.clone() for buffer in states.buffers]})
+            layer.copy_(lifting.prox_z(activation, layer, step / total, weight))
+        return point.like([buffer.clone() for buffer in states.buffers])
 
     def smooth(self, block: str) -> bool:
         return False
+
+    def _mean(self, total: float) -> float:
+        """The mean over all samples, summed over all layers, from the sum over what is here."""
+        if self.share is None:
+            return total / len(self.y)
+        return self.share.mesh.sum_numbers([total / self.share.total if self.share.count else 0.0])[0]

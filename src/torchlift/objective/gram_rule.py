@@ -10,6 +10,7 @@ import torch
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
+from torchlift.objective.fit import few_samples
 from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import LayerStep, Sweep
 from torchlift.solvers.gram import GramState, GramStep
@@ -18,6 +19,10 @@ from torchlift.solvers.gram import GramState, GramStep
 @dataclass(frozen=True)
 class GramRule(SweepRule):
     """A `GramStep` of every stack of dense layers.
+
+    Where many processes share a batch, they sum the matrices of the step. Batches
+    of fewer samples than a layer has inputs are brought together instead: the
+    step is then one of B × B matrices, of products between samples.
 
     Arguments:
         gram: its settings.
@@ -61,8 +66,11 @@ class GramRule(SweepRule):
             bias_name = layers[0].bias_name
             inputs = torch.stack([each.inputs for each in layers])
             residual = torch.stack([each.residual for each in layers])
-            bias = None if bias_name is None else values[bias_name]
-            update = gram.update(memory, values[name], bias, inputs, residual)
+            bias, share_of_batch = None if bias_name is None else values[bias_name], sweep.share
+            if share_of_batch is not None and few_samples(share_of_batch, inputs.shape[2]):
+                inputs, residual = share_of_batch.gather(inputs, 1), share_of_batch.gather(residual, 1)
+                share_of_batch = None
+            update = gram.update(memory, values[name], bias, inputs, residual, share_of_batch)
             if not update.ok:
                 raise StepFailure(Result.NOT_POSITIVE_DEFINITE, f"the Gram matrix of {name!r}")
             values[name] = values[name] + update.weight

@@ -48,7 +48,9 @@ class LayerPart:
         self.engine = PartEngine(self.network, setting, mesh, pure)
         self.stacked = StackedEngine(self.network, setting) if pure else None
         self.objective.engine, self.objective.layout = self.engine, self.engine.layout
-        self._names = matching(self.chain, self.network, self.stretch)
+        if lifting.contrastive:
+            self.objective.free = PartEngine(self.network, replace(setting, loss=Elsewhere()), mesh, pure)
+        self.match = matching(self.chain, self.network, self.stretch)
         mesh.places = {rank: str(self.stretches[rank % mesh.layers]) for rank in range(mesh.size)}
 
     def room(self, y: Tensor) -> Tensor:
@@ -93,19 +95,9 @@ class LayerPart:
         found = {name: torch.zeros_like(p, dtype=some.dtype) for name, p in trainable.items()}
         slots = self.chain.scatter(found)
         for name, part in self.network.scatter(dict(zip(self.names, tensors, strict=True))).items():
-            slots[self._names[name]].copy_(part)
+            slots[self.match[name]].copy_(part)
         self.mesh.sum_all_(list(found.values()), "layers")
         return list(found.values())
-
-    def cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Those of this part from tensors like all parameters of the network."""
-        trainable = [name for name, p in self.chain.named_parameters() if p.requires_grad]
-        found = {name: torch.empty_like(self.network.get_parameter(name)) for name in self.names}
-        slots = self.network.scatter(found)
-        whole = self.chain.scatter(dict(zip(trainable, tensors, strict=True)))
-        for name, slot in slots.items():
-            slot.copy_(whole[self._names[name]])
-        return [found[name].detach() for name in self.names]
 
     @property
     def names(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,12 @@ class Nudge:
             return torch.full_like(multiplier, self.fixed)
         tiny = torch.finfo(v.dtype).tiny ** 0.5
         return multiplier * self.gamma * _spread(v).clamp(min=self.floor) / rms.clamp(min=tiny)
+
+    def begin(self, activation: ProximalActivation, v: Tensor, rms: Tensor) -> Callable[[Tensor], Tensor]:
+        """`size` as a function of the multiplier, so that processes can exchange what it needs before it is called."""
+        if isinstance(activation, Identity):
+            return torch.zeros_like  # nothing is nudged
+        return lambda multiplier: self.size(multiplier, v, rms)
 
     def adapt(self, multipliers: Tensor, awake: Tensor, rms: Tensor) -> Tensor:
         """m for the next sweep, from the share of non-zero residuals and the size of the signal, all (J,)."""

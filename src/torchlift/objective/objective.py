@@ -65,7 +65,8 @@ class Objective:
         setting = Setting(self.lifting, self.loss, self.lifting.weights(form.depth), self.coupling)
         self.engine = _engine(engine, network, setting)
         self.layout = self.engine.layout
-        self._free = _free_engine(self.engine) if self.lifting.contrastive else None
+        self.free = _free_engine(self.engine) if self.lifting.contrastive else None
+        """The engine of the free energy; None unless the lifting is contrastive."""
         self.state_regularisers = self._on_states(states)
         self.parameter_regularisers = self._on_parameters(parameters or {})
 
@@ -95,7 +96,7 @@ class Objective:
         self._check_states(z, batch)
         total = self._sum(y, x, z, context, self.lifting.value)
         value = (total + self._state_value(z, total)) / batch + self._parameter_value(total)
-        return value if self._free is None else value - self._free_value(y, context)
+        return value if self.free is None else value - self._free_value(y, context)
 
     @torch.no_grad()
     def smooth_value(self, y: Tensor, x: Tensor, z: States, context: Context = None) -> float:
@@ -133,7 +134,7 @@ class Objective:
             coupling=0.5 * (self.coupling or 0.0) * squares / batch,
             penalties=tuple(penalties),
             regularisation=extra,
-            free_energy=float(self._free_value(y, context)) if self._free is not None else 0.0,
+            free_energy=float(self._free_value(y, context)) if self.free is not None else 0.0,
             gaps=tuple(gaps),
         )
 
@@ -152,12 +153,14 @@ class Objective:
         context: Context = None,
         out: Gradients | None = None,
         want: Want = "both",
+        free: States | None = None,
     ) -> Gradients:
         """Gradients of everything that is smooth, in the lifted variables and in the parameters.
 
         Args:
             out: gradients of an earlier call on a batch of the same size, to be overwritten.
             want: "states" or "parameters" to leave the other half out.
+            free: minimiser of the free energy, for contrastive objectives; found here by default.
         """
         batch = len(self._check_input(y))
         with torch.no_grad():
@@ -168,8 +171,8 @@ class Objective:
                 self._check_states(z, batch)
                 result = self.engine.gradients(y, x, z, context, out, want)
                 self._add_regulariser_gradients(z, result)
-                if self._free is not None and want != "states":
-                    self._subtract_free_gradients(y, context, result)
+                if self.free is not None and want != "states":
+                    self._subtract_free_gradients(y, context, result, free)
             for name, regulariser in self.parameter_regularisers.items():
                 if regulariser.smooth and name in result.parameters:
                     parameter = self.network.get_parameter(name).detach()
@@ -256,11 +259,12 @@ class Objective:
         values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
-    def _subtract_free_gradients(self, y: Tensor, context: Context, result: Gradients) -> None:
+    def _subtract_free_gradients(self, y: Tensor, context: Context, result: Gradients, free: States | None) -> None:
         """The contrastive scheme: minus the gradient at the free solution."""
-        assert self._free is not None  # contrastive objectives only
-        free = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
-        for name, grad in self._free.gradients(y, y, free, context).parameters.items():
+        assert self.free is not None  # contrastive objectives only
+        if free is None:
+            free = free_energy.minimise(self.free, y, self._forward_states(y, context), context)
+        for name, grad in self.free.gradients(y, y, free, context, want="parameters").parameters.items():
             result.parameters[name] = result.parameters[name] - grad
 
     def _add_regulariser_gradients(self, z: States, result: Gradients) -> None:
@@ -284,9 +288,9 @@ class Objective:
 
     def _free_value(self, y: Tensor, context: Context) -> Tensor:
         """The minimal free energy, as a mean over samples."""
-        assert self._free is not None  # contrastive objectives only
-        z = free_energy.minimise(self._free, y, self._forward_states(y, context), context)
-        parts = self._free.evaluate(y, z, context).parts
+        assert self.free is not None  # contrastive objectives only
+        z = free_energy.minimise(self.free, y, self._forward_states(y, context), context)
+        parts = self.free.evaluate(y, z, context).parts
         values = [self.lifting.value(part.activation, part.z, part.v, part.weight).sum() for part in parts]
         return torch.stack(values).sum() / len(y)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from torchlift.distributed import Share
 from torchlift.engine import StackedEngine, States
 from torchlift.engine.stacked import Segment
 from torchlift.liftings import MACQP
-from torchlift.objective.fit import LayerFit, fit
+from torchlift.liftings.quadratic import QuadraticLifting
+from torchlift.losses import SquaredError
+from torchlift.objective.fit import LayerFit, few_samples, fit
 from torchlift.objective.objective import Objective
 from torchlift.regularisers import Ridge
 from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
@@ -55,7 +57,11 @@ def minimise_parameters(
 
     Args:
         near, strength: add strength/2 ‖θ − near‖².
-        share: which samples of a batch these are, where many processes share it: all of them are brought together.
+        share: which samples of a batch these are, where many processes share it. The majoriser needs no more than
+            sums of XᵀX, and of TᵀX (quadratic penalties and losses) or RᵀX (others), over all samples. These are
+            brought together in two cases: in batches of fewer samples than a layer has inputs, where XᵀX is larger
+            than they are and singular; and for MAC-QP, whose matrices of Gauss and Newton change with every iterate
+            and are larger still.
     """
     if not can_minimise(objective):
         return None
@@ -88,46 +94,51 @@ def minimise_layers(
     anchor = Anchor(total, values)
     found: dict[str, Tensor] = {}
     for segment, inputs, outputs in engine.dense_layers(y, z):
-        if share is not None:
-            inputs, outputs = share.gather(inputs, 1), share.gather(outputs, 1)
-        if isinstance(objective.lifting, MACQP):
+        newton, sharing = isinstance(objective.lifting, MACQP), share
+        if share is not None and (newton or few_samples(share, inputs.shape[2] + 1)):
+            inputs, outputs, sharing = share.gather(inputs, 1), share.gather(outputs, 1), None
+        if newton:
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
-            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance)
+            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, sharing)
         _store(found, segment, *new)
     if engine.tail is None:
         return found
     last, target, loss = z[-1].to(y.dtype) if len(z) else y, x, objective.loss
-    if share is not None:
-        last, target = share.gather(last), share.gather(x)
-    _store(
-        found,
-        engine.tail,
-        *_fit(engine.tail, last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), anchor, tolerance),
+    if share is not None and few_samples(share, last.shape[1] + 1):
+        last, target, share = share.gather(last), share.gather(x), None
+    quadratic = target[None] if isinstance(loss, SquaredError) else None
+    problem = LayerFit(
+        last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, share=share
     )
+    _store(found, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
     return found
 
 
 def _majorised(
-    objective: Objective, segment: Segment, inputs: Tensor, outputs: Tensor, anchor: Anchor, tolerance: float
+    objective: Objective,
+    segment: Segment,
+    inputs: Tensor,
+    outputs: Tensor,
+    anchor: Anchor,
+    tolerance: float,
+    share: Share | None,
 ) -> tuple[Tensor, Tensor | None]:
     lifting, activation, mu = objective.lifting, segment.activation, segment.weight
     curvature = mu * lifting.curvature_v(activation)
-    return _fit(segment, inputs, lambda v: lifting.grad_v(activation, outputs, v, mu), curvature, anchor, tolerance)
+
+    def residual(v: Tensor) -> Tensor:
+        return lifting.grad_v(activation, outputs, v, mu)
+
+    target = outputs if isinstance(lifting, QuadraticLifting) else None
+    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, share=share), anchor, tolerance)
 
 
-def _fit(
-    segment: Segment,
-    inputs: Tensor,
-    residual: Callable[[Tensor], Tensor],
-    curvature: float | Tensor,
-    anchor: Anchor,
-    tolerance: float,
-) -> tuple[Tensor, Tensor | None]:
+def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) -> tuple[Tensor, Tensor | None]:
     weights = segment.weights()
     bias = None if weights.b is None else weights.b.squeeze(1)
     near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
-    return fit(LayerFit(inputs, residual, curvature, near, anchor.strength), weights.W, bias, tolerance)
+    return fit(replace(problem, anchor=near, strength=anchor.strength), weights.W, bias, tolerance)
 
 
 def _store(found: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:

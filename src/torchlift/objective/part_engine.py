@@ -311,7 +311,8 @@ class _Flow:
     def arrive(self) -> None:
         """Wait for u_0, and find the states that depend on it."""
         engine = self.engine
-        self.transfers.pop().wait()
+        if engine.before is not None:  # the first process only sends, and need not wait for that yet
+            self.transfers.pop().wait()
         if torch.is_grad_enabled() and engine.before is not None:
             self.u[0] = self.u[0].detach().requires_grad_()
         self._fill(lambda k: k in engine.reached)

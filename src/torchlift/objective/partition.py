@@ -24,7 +24,7 @@ class Unit:
         first, stop: positions of the modules.
         rows: number of activation layers.
         in_shape: of one sample.
-        cost: multiplications per sample of a forward pass, and one for each entry of the input.
+        cost: multiplications per sample of a step, and one for each entry of the input.
     """
 
     first: int
@@ -58,8 +58,9 @@ def partition(network: Network, processes: int) -> list[Stretch]:
     """The chain cut into contiguous stretches whose largest cost is as small as can be.
 
     The cost of a layer is counted, not timed, so that all processes find the
-    same cuts: the multiplications of its linear maps per sample. The output
-    map belongs to the last stretch. A chain is cut where one state u_j is all
+    same cuts: the multiplications of its linear maps per sample, in three
+    products each, but two of a dense first layer, whose adjoint nobody asks
+    for. The output map belongs to the last stretch. A chain is cut where one state u_j is all
     that later layers read: after an activation, or after a residual block.
     """
     units = _units(network)
@@ -95,7 +96,7 @@ def _units(network: Network) -> list[Unit]:
         cuts[-1] = (len(modules), *cuts[-1][1:])
     _refuse_shared(modules, [position for position, _, _ in cuts])
     return [
-        Unit(a, b, stop - first, shape, _cost(modules[a:b], shape))
+        Unit(a, b, stop - first, shape, _cost(modules[a:b], shape, 2 if a == 0 and _single(modules[a:b]) else 3))
         for (a, first, shape), (b, stop, _) in pairwise(cuts)
     ]
 
@@ -119,14 +120,19 @@ def _refuse_shared(modules: Sequence[nn.Module], cuts: Sequence[int]) -> None:
                 invalid_value("mesh axis layers", "layers with weights of their own", "a module used twice", hint)
 
 
-def _cost(modules: Sequence[nn.Module], shape: Shape) -> int:
+def _single(modules: Sequence[nn.Module]) -> bool:
+    """Whether this is one dense layer."""
+    return [isinstance(module, nn.Linear) for module in modules if any(True for _ in module.parameters())] == [True]
+
+
+def _cost(modules: Sequence[nn.Module], shape: Shape, products: int) -> int:
     """Multiplications per sample, found by a run without numbers."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import, and one process never needs it
 
     x = torch.empty(1, *shape, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         nn.Sequential(*modules).to("meta", torch.float32)(x)
-    return counter.get_total_flops() // 2 + x.numel()
+    return products * counter.get_total_flops() // 2 + x.numel()
 
 
 def _balanced(units: Sequence[Unit], processes: int) -> list[list[Unit]]:

@@ -85,14 +85,6 @@ class TrainingProblem(Problem):
         self._load(point)
         return self._states.clone()
 
-    def whole(self, point: Point) -> Point:
-        """The point of a single process from those of all that share the problem; on every process."""
-        return point
-
-    def local(self, point: Point) -> Point:
-        """This process's part of a point of a single process."""
-        return point
-
     def publish(self, point: Point) -> None:
         """Put the parameters of a point into the network."""
         self._parameters.load(point["parameters"])

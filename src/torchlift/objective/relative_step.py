@@ -22,7 +22,7 @@ from torchlift.solvers.momentum import check_fraction
 FLOOR = 1e-4
 #: How far other parameters than those of chains move where layers of chains move by ρ of their size: matrices of
 #: unrolled algorithms, and numbers that are learned by their logarithms.
-MATRICES, NUMBERS = 1.75, 6.0
+MATRICES, NUMBERS = 1.75, 12.0
 #: Entries that are treated together, 1 MiB in single precision: enough for several threads, and for the cache.
 CHUNK = 1 << 18
 #: The distance is estimated from every one of the first steps, later from every few: it costs as much as the step.
@@ -75,7 +75,7 @@ class RelativeStep(SweepRule):
     outside dense layers m averages g/√q̂ with one q per entry, as in Adam.
     Matrices of unrolled algorithms, which know the forward model and start at a
     method that works, have 1.75 times their size for c; numbers learned by
-    their logarithms have 6, and never more than the first ρ. ρ is the
+    their logarithms have 12, and never more than the first ρ. ρ is the
     largest lower bound seen so far of the distance to a solution, in units of c:
 
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
@@ -127,7 +127,8 @@ class RelativeStep(SweepRule):
         some = point.tensors[0]
         second, peak = (Point({BLOCK: [t.new_zeros(_per_layer(t)) for t in point[BLOCK]]}) for _ in range(2))
         units = Point({BLOCK: _units(names, point[BLOCK])})
-        rho = some.new_full((), min(self.start, self._most(names, point)))
+        most = self._most(_over_layers(sweep, some.new_tensor([_layers(names, point)]))[0])
+        rho = most.clamp(max=self.start)
         return RelativeState(
             clone(point),
             zeros_like(point),
@@ -166,8 +167,7 @@ class RelativeStep(SweepRule):
             torch._foreach_div_(gradients, roots)
             moved = torch._foreach_sub(state.origin.tensors, point.tensors)
             centre_differences(dict(zip(names, moved, strict=True)), means)
-            rho, gain = self._distance(moved, gradients, state, gamma)
-            rho = rho.clamp(max=self._most(names, point))
+            rho, gain = self._distance(moved, gradients, state, gamma, sweep, _layers(names, point))
         # Logarithms keep to their first steps: what the distance of matrices is says nothing about theirs.
         factor, least = -gamma / (1 - self.momentum**k), rho.clamp(max=self.start)
         lengths = [c * ((rho if c.ndim > 1 else least) * factor) for c in state.units.tensors]
@@ -178,10 +178,9 @@ class RelativeStep(SweepRule):
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
 
-    def _most(self, names: Sequence[str], point: Point) -> float:
+    def _most(self, layers: Tensor) -> Tensor:
         """The largest ρ: `limit` divided by the number of layers of a chain."""
-        weights = [t for name, t in zip(names, point[BLOCK], strict=True) if ".linear." in name]
-        return self.limit / max(1, sum(map(len, weights)))
+        return self.limit / layers.clamp(min=1)
 
     def _roots(self, gradients: list[Tensor], state: RelativeState, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """√q̂ of every layer, at least its floor, after an update of q in place; the new peaks."""
@@ -216,18 +215,35 @@ class RelativeStep(SweepRule):
                 mi.mul_(self.momentum).addcdiv_(gi, torch.maximum(root, least, out=root), value=1 - self.momentum)
 
     def _distance(
-        self, moved: Sequence[Tensor], gradients: list[Tensor], state: RelativeState, gamma: float
+        self,
+        moved: Sequence[Tensor],
+        gradients: list[Tensor],
+        state: RelativeState,
+        gamma: float,
+        sweep: Sweep,
+        layers: int,
     ) -> tuple[Tensor, Tensor]:
         """The new ρ and r from x₀ − x, in the coordinates of the gradients; s in place."""
         weight = state.rho.square() * ((1 - self.patience) * gamma)
         inner = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(moved, gradients, strict=True)]).sum()
-        gain = state.gain * self.patience + weight * inner
         total = state.total.tensors
         torch._foreach_mul_(total, self.patience)
         torch._foreach_addcmul_(total, gradients, torch._foreach_mul(state.units.tensors, weight))
         size = torch.stack([_dual_norm(s, q) for s, q in zip(total, state.entries.tensors, strict=True)]).sum()
+        inner, size, depth = _over_layers(sweep, torch.stack([inner, size, torch.full_like(size, layers)]))
+        gain = state.gain * self.patience + weight * inner
         tiny = torch.finfo(size.dtype).tiny
-        return torch.maximum(state.rho, gain / size.clamp(min=tiny)), gain
+        return torch.minimum(torch.maximum(state.rho, gain / size.clamp(min=tiny)), self._most(depth)), gain
+
+
+def _over_layers(sweep: Sweep, sums: Tensor) -> Tensor:
+    """Sums over all layers from those over the layers of this process."""
+    return sums if sweep.share is None else sweep.share.mesh.sum_(sums, "layers")
+
+
+def _layers(names: Sequence[str], point: Point) -> int:
+    """Number of layers of a chain that are here."""
+    return sum(len(t) for name, t in zip(names, point[BLOCK], strict=True) if ".linear." in name)
 
 
 def _root_mean_square(tensor: Tensor) -> Tensor:

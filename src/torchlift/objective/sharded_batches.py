@@ -65,7 +65,8 @@ class ShardedBatches(Batches):
             return parts[self.mesh.data_rank] if share.count else slice(0, 1), share
         places = self.batches.indices(count)
         assert places is not None  # `lasting_indices` has refused others
-        owners = places % self.mesh.data
+        ends = [part.stop for part in shares(self.samples, self.mesh.data)[:-1]]
+        owners = torch.bucketize(places, torch.tensor(ends, dtype=places.dtype, device=places.device), right=True)
         counts = torch.bincount(owners, minlength=self.mesh.data).tolist()
         share = Share(self.mesh, tuple(counts))
         return (owners == self.mesh.data_rank).nonzero().squeeze(1) if share.count else slice(0, 1), share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from torchlift.distributed import Share
 from torchlift.objective.nudge import Nudge, root_mean_square
+from torchlift.prox import Identity, ProximalActivation
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,27 @@ class SharedNudge(Nudge):
         return SharedNudge(**{field.name: getattr(nudge, field.name) for field in fields(Nudge)}, samples=share)
 
     def size(self, multiplier: Tensor, v: Tensor, rms: Tensor) -> Tensor:
-        if self.fixed is not None:
-            return super().size(multiplier, v, rms)
+        return super().size(multiplier, v, rms) if self.fixed is not None else self._sizes(v, rms)(multiplier)
+
+    def begin(self, activation: ProximalActivation, v: Tensor, rms: Tensor) -> Callable[[Tensor], Tensor]:
+        if self.fixed is not None or isinstance(activation, Identity):
+            return super().begin(activation, v, rms)
+        return self._sizes(v, rms)
+
+    def _sizes(self, v: Tensor, rms: Tensor) -> Callable[[Tensor], Tensor]:
+        """Begin to exchange what sizes depend on; the function waits for it."""
         assert self.samples is not None  # since `of`
         sizes = torch.stack([v.mean(), root_mean_square(v).square(), rms.square()])
-        mean, square, signal = self.samples.mean(sizes)
-        spread = (square - mean.square()).clamp(min=0).sqrt()
-        tiny = torch.finfo(v.dtype).tiny ** 0.5
-        return multiplier * self.gamma * spread.clamp(min=self.floor) / signal.sqrt().clamp(min=tiny)
+        sums = self.samples.start_means(sizes)
+
+        def size(multiplier: Tensor) -> Tensor:
+            sums.wait()
+            mean, square, signal = sizes
+            spread = (square - mean.square()).clamp(min=0).sqrt()
+            tiny = torch.finfo(v.dtype).tiny ** 0.5
+            return multiplier * self.gamma * spread.clamp(min=self.floor) / signal.sqrt().clamp(min=tiny)
+
+        return size
 
     def adapt(self, multipliers: Tensor, awake: Tensor, rms: Tensor) -> Tensor:
         assert self.samples is not None  # since `of`

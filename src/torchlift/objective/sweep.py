@@ -46,14 +46,13 @@ class Sweep:
 
     Arguments:
         loss: mean over the batch, 0-d.
-        output: N(y).
+        output: N(y); empty where it is with another process.
         gradients: of the mean loss, by the names of `network.named_parameters()`.
         layers: the dense layers, from input to output.
         state: for the next sweep.
         means: the mean input of each dense layer; None where it is that of the inputs here.
-
-    Where many processes share a batch, output, inputs and residuals are those
-    of this one's samples, and all else is that of the whole batch.
+        share: which samples these are, where many processes share the batch. Output, inputs and residuals are those of
+            this process's samples then, and all else is that of the whole batch.
     """
 
     loss: Tensor
@@ -62,14 +61,15 @@ class Sweep:
     layers: tuple[LayerStep, ...]
     state: NudgeState
     means: tuple[Tensor, ...] | None = None
+    share: Share | None = None
 
     def shared(self, share: Share | None) -> Sweep:
-        """From means over this process's samples, which are overwritten, to means over all, in one exchange."""
+        """From means over this process's samples, which are overwritten, to means over all."""
         if share is None:
             return self
         means = tuple(layer.inputs.mean(0) for layer in self.layers)
         share.mean_(self.loss, *self.gradients.values(), *means)
-        return replace(self, means=means)
+        return replace(self, means=means, share=share)
 
 
 @torch.no_grad()
@@ -142,13 +142,16 @@ def _chain(
     loss.check(tuple(output.shape), x, values=False)
     residuals = {depth: loss.grad(output, x)}
     responses: dict[int, Response] = {}
+    gradients: dict[str, Tensor] = {}
     for j in reversed(range(depth)):
         signal = residuals[j + 1] @ dense[j + 1].weight
-        responses[j] = _in_place(nudge, activations[j], v[j], signal, old[j])
+        rms = root_mean_square(signal)
+        sizes = nudge.begin(activations[j], v[j], rms)
+        # many processes hear of each other's signals meanwhile
+        _dense_gradient(dense[j + 1], u[j + 1], residuals[j + 1], gradients)
+        responses[j] = _in_place(nudge, activations[j], v[j], signal, rms, sizes(old[j]))
         residuals[j] = responses[j].residual
-    gradients: dict[str, Tensor] = {}
-    for j, layer in dense.items():
-        _dense_gradient(layer, u[j], residuals[j], gradients)
+    _dense_gradient(dense[0], u[0], residuals[0], gradients)
     value = loss.value(output, x).sum() / len(y)
     found = {name: gradients[name] for name, p in network.named_parameters() if p.requires_grad}
     return Sweep(value, output, found, _steps(dense, u, residuals), _adapted(nudge, old, responses))
@@ -169,12 +172,12 @@ def _taped(
     return Sweep(value, sweep.output, gradients, layers, _adapted(nudge, old, sweep.responses))
 
 
-def _in_place(nudge: Nudge, activation: ProximalActivation, v: Tensor, signal: Tensor, multiplier: Tensor) -> Response:
-    """`Nudge.response` in the memory of v and the signal, which nothing reads again."""
+def _in_place(
+    nudge: Nudge, activation: ProximalActivation, v: Tensor, signal: Tensor, rms: Tensor, size: Tensor
+) -> Response:
+    """`Nudge.response` of a given size in the memory of v and the signal, which nothing reads again."""
     if isinstance(activation, Identity):
-        return nudge.response(activation, v, signal, multiplier)
-    rms = root_mean_square(signal)
-    size = nudge.size(multiplier, v, rms)
+        return nudge.response(activation, v, signal, size)
     above = v.addcmul_(signal, size)
     below = torch.addcmul(above, signal, size, value=-2, out=signal)
     return nudge.differences(activation, above, below, size, rms, {})

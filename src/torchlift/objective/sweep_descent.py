@@ -17,7 +17,6 @@ from torchlift.core.tensors import Point, clone
 from torchlift.objective.back_propagation import back_propagate
 from torchlift.objective.batches import TrainingBatches
 from torchlift.objective.contrast import contrast
-from torchlift.objective.gram_rule import GramRule
 from torchlift.objective.nudge import Nudge, NudgeState
 from torchlift.objective.relative_step import RelativeStep
 from torchlift.objective.rules import SweepRule
@@ -134,15 +133,10 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
         share = problem.share(count)
         network, loss, lifting = problem.objective.network, problem.objective.loss, problem.objective.lifting
         if lifting.hard:
-            sweep = back_propagate(network, loss, y, x, context, share)
-        elif lifting.contrastive:
-            sweep = contrast(problem.objective, y, x, context, share)
-        else:
-            sweep = backward_sweep(network, loss, y, x, self.nudge, nudge, context, share)
-        if share is None or not isinstance(self.rule, GramRule):
-            return sweep
-        layers = [replace(e, inputs=share.gather(e.inputs), residual=share.gather(e.residual)) for e in sweep.layers]
-        return replace(sweep, layers=tuple(layers))
+            return back_propagate(network, loss, y, x, context, share)
+        if lifting.contrastive:
+            return contrast(problem.objective, y, x, context, share, problem.part)
+        return backward_sweep(network, loss, y, x, self.nudge, nudge, context, share)
 
 
 def _where(problem: TrainingBatches, sweep: Sweep) -> str:

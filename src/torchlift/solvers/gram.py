@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_like, check_number, check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.distributed import Share
 
 #: Attempts at a Cholesky factor, each with ten times the damping, before a step is given up.
 ATTEMPTS = 12
@@ -54,6 +57,35 @@ class GramUpdate:
     state: GramState
     raised: int
     ok: bool
+
+
+class _Moments(NamedTuple):
+    """Means over a batch: x̄x̄ᵀ, x̄rᵀ, x̄ and r, with a leading axis of length J."""
+
+    gram: Tensor
+    cross: Tensor
+    mean: Tensor
+    residual: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Centred inputs x̄ (J, B, n) and residuals r (J, B, m), and which samples of a batch they are."""
+
+    x: Tensor
+    r: Tensor
+    share: Share | None
+
+    @property
+    def few(self) -> bool:
+        """Whether there are fewer samples than inputs; never where many processes share the batch."""
+        return self.share is None and self.x.shape[1] < self.x.shape[2]
+
+    @cached_property
+    def moments(self) -> _Moments:
+        xt, count = self.x.transpose(1, 2), self.x.shape[1]
+        own = (xt @ self.x / count, xt @ self.r / count, self.x.mean(1), self.r.mean(1))
+        return _Moments(*_shared(self.share, *own))
 
 
 @dataclass(frozen=True)
@@ -128,7 +160,13 @@ class GramStep:
 
     @torch.no_grad()
     def update(
-        self, state: GramState, weight: Tensor, bias: Tensor | None, inputs: Tensor, residual: Tensor
+        self,
+        state: GramState,
+        weight: Tensor,
+        bias: Tensor | None,
+        inputs: Tensor,
+        residual: Tensor,
+        share: Share | None = None,
     ) -> GramUpdate:
         """The step of one layer, or of J equal layers at once.
 
@@ -136,15 +174,18 @@ class GramStep:
             weight, bias: W (m, n) and b (m,) or None; (J, m, n) and (J, m) for a stack.
             inputs: u, (B, n) or (J, B, n).
             residual: R, (B, m) or (J, B, m), without 1/B.
+            share: which samples of a batch these are, where many processes share it. The n × n system is used then,
+                whose matrices are sums over the samples of all.
         """
         w, x, r = _stacked("weight", weight), _stacked("inputs", inputs), _stacked("residual", residual)
         _check_shapes(state, weight, bias, w, x, r)
-        mean = self._average_mean(state, x)
+        mean = self._average_mean(state, *_shared(share, x.mean(1)))
         centred = self.centring and bias is not None
         x = x - self._mean(mean, state.count + 1)[:, None] if centred else x
-        new, raised, ok = self._average(replace(state, count=state.count + 1, mean=mean), x)
-        solve = self._by_samples if x.shape[1] < x.shape[2] else self._by_features
-        step, shift, more, solved = solve(new, x, r, bias is not None)
+        batch = _Batch(x, r, share)
+        new, raised, ok = self._average(replace(state, count=state.count + 1, mean=mean), batch)
+        solve = self._by_samples if batch.few else self._by_features
+        step, shift, more, solved = solve(new, batch, bias is not None)
         if not (ok and solved):
             still = None if bias is None else torch.zeros_like(bias)
             return GramUpdate(torch.zeros_like(weight), still, state, raised + more, False)
@@ -153,22 +194,23 @@ class GramStep:
             shift = shift - (step @ self._mean(mean, new.count)[:, :, None]).squeeze(-1)
         return GramUpdate(step.view_as(weight), None if bias is None else shift.view_as(bias), new, raised + more, True)
 
-    def _average_mean(self, state: GramState, x: Tensor) -> Tensor:
+    def _average_mean(self, state: GramState, mean: Tensor) -> Tensor:
         # With decay 1 the mean would stay zero: it is then the plain average of all batches.
         weight = 1 - self.decay if self.decay < 1 else 1.0
-        return (state.mean * self.decay).add_(x.mean(1), alpha=weight)
+        return (state.mean * self.decay).add_(mean, alpha=weight)
 
     def _mean(self, average: Tensor, count: int) -> Tensor:
         return average / (1 - self.decay**count if self.decay < 1 else count)
 
-    def _average(self, state: GramState, x: Tensor) -> tuple[GramState, int, bool]:
+    def _average(self, state: GramState, batch: _Batch) -> tuple[GramState, int, bool]:
         """The state with this batch in its average and a new metric, every `refresh` steps."""
         if (state.count - 1) % self.refresh:
             return state, 0, True
-        covariance, own = state.covariance, x.square().mean((1, 2))
+        x, covariance = batch.x, state.covariance
+        own = x.square().mean((1, 2)) if batch.few else batch.moments.gram.diagonal(dim1=1, dim2=2).mean(1)
         if self.decay < 1:
-            gram = x.transpose(1, 2) @ x
-            covariance = (covariance * self.decay).add_(gram, alpha=(1 - self.decay) / x.shape[1])
+            gram = x.transpose(1, 2) @ x / x.shape[1] if batch.few else batch.moments.gram
+            covariance = (covariance * self.decay).add_(gram, alpha=1 - self.decay)
         state = replace(state, covariance=covariance, taken=state.taken + 1)
         metric = self._metric(state)
         seen = metric.diagonal(dim1=1, dim2=2).mean(1)
@@ -181,8 +223,9 @@ class GramStep:
         """C, without the ridge."""
         return state.covariance / (1 - self.decay**state.taken) if self.decay < 1 else state.covariance
 
-    def _by_samples(self, state: GramState, x: Tensor, r: Tensor, biased: bool) -> tuple[Tensor, Tensor, int, bool]:
+    def _by_samples(self, state: GramState, batch: _Batch, biased: bool) -> tuple[Tensor, Tensor, int, bool]:
         """(ΔW, c) by the B × B system."""
+        x, r = batch.x, batch.r
         scale = self.step / x.shape[1]
         xp = x @ state.inverse
         system = (xp @ x.transpose(1, 2)).add_(1.0 if biased else 0.0).mul_(scale)
@@ -192,19 +235,17 @@ class GramStep:
         step, shift = -scale * (e.transpose(1, 2) @ xp), -scale * e.sum(1)
         return step, shift, raised, ok and _finite(step, shift)
 
-    def _by_features(self, state: GramState, x: Tensor, r: Tensor, biased: bool) -> tuple[Tensor, Tensor, int, bool]:
+    def _by_features(self, state: GramState, batch: _Batch, biased: bool) -> tuple[Tensor, Tensor, int, bool]:
         """(ΔW, c) by the n × n system, with one row more for the bias."""
-        batch, n = x.shape[1:]
-        xt = x.transpose(1, 2)
-        system = (self._metric(state) / self.step).baddbmm_(xt, x, alpha=1 / batch)
+        moments, n = batch.moments, batch.x.shape[2]
+        system, right = self._metric(state) / self.step + moments.gram, moments.cross
         system.diagonal(dim1=1, dim2=2).add_(state.ridge[:, None] / self.step)
-        right = xt @ r / batch
         if biased:
             system = torch.nn.functional.pad(system, (0, 1, 0, 1))
-            system[:, n, :n] = system[:, :n, n] = x.mean(1)
+            system[:, n, :n] = system[:, :n, n] = moments.mean
             system[:, n, n] = 1 + 1 / self.step
-            right = torch.cat([right, r.mean(1, keepdim=True)], 1)
-        factor, _, raised, ok = _factor(system, system.new_zeros(len(x)))
+            right = torch.cat([right, moments.residual[:, None]], 1)
+        factor, _, raised, ok = _factor(system, system.new_zeros(len(system)))
         solution = -torch.cholesky_solve(right, factor).transpose(1, 2)
         step = solution[:, :, :n].contiguous()
         shift = solution[:, :, n].contiguous() if biased else torch.zeros_like(solution[:, :, 0])
@@ -219,6 +260,13 @@ class GramStep:
             factor = torch.where((size > 0) & (moved > 0), self.limit * size / moved, 1.0).clamp(max=1.0)
             step, shift = step * factor[:, None, None], shift * factor[:, None]
         return replace(state, weight_momentum=step, bias_momentum=shift), step, shift
+
+
+def _shared(share: Share | None, *means: Tensor) -> tuple[Tensor, ...]:
+    """Means over the whole batch from those over the samples here, in one exchange."""
+    if share is not None:
+        share.mean_(*means)
+    return means
 
 
 def _factor(matrix: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor, int, bool]:
