@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -25,11 +27,14 @@ SOLVER = LinearisedBCD(ProximalGradient(0.05))
 
 
 def cases(kind: str) -> dict[str, Callable[[], Any]]:
-    if kind == "hang":
-        return {"hang": _hang}
+    if kind.startswith("hang"):
+        return {"hang": partial(_hang, kind.removeprefix("hang "))}
     return {
         "NaN in a sample": _bad_sample,
         "NaN in a layer": _bad_layer,
+        "torchlift version": lambda: _other_version("torchlift.training.together._version", lambda: "0.0.1"),
+        "torch version": lambda: _other_version("torch.__version__", "1.0.0"),
+        "python version": lambda: _other_version("platform.python_version", lambda: "3.1.4"),
         "settings": lambda: _train("data=2", seed=dist.get_rank()),
         "data": lambda: _train("data=2", data=shapes.data(shapes.network("mlp"), 20, seed=dist.get_rank())),
         "weights": lambda: _train("data=2", net=shapes.network("mlp", seed=dist.get_rank())),
@@ -92,20 +97,23 @@ def _limited() -> tuple[int, str, float]:
 def _traffic() -> list[int]:
     """Bytes of one gradient: sent to neighbours along the layers, reduced along the data."""
     layers, data = as_mesh("layers=2", timeout=30), as_mesh("data=2", timeout=30)
-    by_layers, net = _problem(layers), shapes.network("mlp")
+    by_layers, by_data, net = _problem(layers), _problem(data), shapes.network("mlp")
     point, before = by_layers.start(), layers.traffic.sent
     by_layers.gradient(point)
     sent = layers.traffic.sent - before
-    y, x = shapes.data(net, 6)
-    own = slice(3 * data.data_rank, 3 * data.data_rank + 3)
-    by_data = DistributedProblem(Objective(net), y[own], x[own], Share(data, (3, 3)))
     point, before = by_data.start(), data.traffic.reduced
     by_data.gradient(point)
     return [sent, data.traffic.reduced - before, sum(p.numel() for p in net.parameters())]
 
 
-def _hang() -> str:
-    mesh = as_mesh("layers=2", timeout=2)
+def _other_version(name: str, value: Any) -> Any:
+    """Rank 1 believes to have another version."""
+    with patch(name, value) if dist.get_rank() == 1 else nullcontext():
+        return _train("data=2")
+
+
+def _hang(spec: str) -> str:
+    mesh = as_mesh(spec, timeout=2)
     problem = _problem(mesh)
     point = problem.start()
     if mesh.rank == 1:
@@ -118,4 +126,7 @@ def _hang() -> str:
 def _problem(mesh: Mesh) -> DistributedProblem:
     objective = Objective(shapes.network("mlp"))
     y, x = shapes.data(shapes.network("mlp"), 6)
-    return DistributedProblem(objective, y, x, Share(mesh, (6,)), LayerPart(objective, mesh))
+    if mesh.layers > 1:
+        return DistributedProblem(objective, y, x, Share(mesh, (6,)), LayerPart(objective, mesh))
+    own = slice(3 * mesh.data_rank, 3 * mesh.data_rank + 3)
+    return DistributedProblem(objective, y[own], x[own], Share(mesh, (3, 3)))

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.timeout(300)
 
 REFUSED = {
     "settings": "seed to be the same on all ranks, got 0 on rank 0, 1 on rank 1",
+    "torchlift version": "torchlift version to be the same on all ranks",
+    "torch version": "torch version to be the same on all ranks",
+    "python version": "python version to be the same on all ranks, got",
     "data": "first sample to be the same on all ranks",
     "world size": "mesh 'data=3': expected 3 processes, got 2",
     "Shallow": "mesh axis layers: expected a chain of layers, got Shallow. Use the axis data",
@@ -67,15 +70,27 @@ def test_what_a_gradient_exchanges(answers: list[dict[str, Any]]) -> None:
         assert reduced == parameters * 8
 
 
+HUNG = {
+    "layers=2": (
+        "rank 0 (layers 1 to 2): expected an exchange with rank 1 (layers 3 to 4)",
+        "got no answer from rank 1 (layers 3 to 4)",
+    ),
+    "data=2": ("rank 0: expected a sum", "got no answer from rank 1"),
+}
+
+
 def test_a_hung_rank_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "world"
-    folder.mkdir()
-    world = World(folder, 2, "faults", "hang")
-    codes = world.wait(60)
-    assert None not in codes, world.output()
-    said = world.answers()[0]["hang"]
-    assert said.startswith("error MeshError: rank 0 (layers 1 to 2): expected an exchange with rank 1 (layers 3 to 4)")
-    assert "got no answer from rank 1 (layers 3 to 4)" in said
+    worlds = {}
+    for mesh in HUNG:
+        folder = tmp_path / mesh
+        folder.mkdir()
+        worlds[mesh] = World(folder, 2, "faults", f"hang {mesh}")
+    codes = {mesh: world.wait(120) for mesh, world in worlds.items()}
+    for mesh, (begin, rest) in HUNG.items():
+        assert None not in codes[mesh], worlds[mesh].output()
+        said = worlds[mesh].answers()[0]["hang"]
+        assert said.startswith(f"error MeshError: {begin}")
+        assert rest in said
 
 
 @pytest.mark.parametrize(

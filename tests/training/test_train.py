@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,10 +214,26 @@ def test_the_first_metric_chooses(labelled: tuple[Tensor, Tensor]) -> None:
     assert train(classifier(), metrics=["accuracy", "loss"]).best["metric"] == "accuracy"
     assert train(classifier()).best["metric"] == "accuracy"
     result = train(classifier(), metrics=[worst, "accuracy"])
-    assert result.best["step"] == 10  # the first evaluation is the worst
+    assert result.best["step"] == 0  # the start is the worst
     assert set(result.history[-1]["metrics"]) == {"loss", "worst", "accuracy"}
     result = train(classifier(), metrics=[Metric("worst", worst, larger_is_better=True)])
     assert result.best["step"] > 10
+
+
+def test_training_that_only_does_harm_gives_the_start_back(noisy: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    network = denoiser()
+    start = parameters(network)
+    before = evaluate(network, [(*noisy, None)], tl.losses.SquaredError())["loss"]
+    uphill = partial(
+        tl.train, network, noisy, validation=noisy, metrics="loss", lifting=Conventional(), epochs=3, batch_size=30,
+        solver=partial(torch.optim.SGD, lr=1e-3, maximize=True), folder=tmp_path, progress=False,
+    )  # fmt: skip
+    for resume in (False, True):
+        result = uphill(callback=None if resume else lambda row: row["step"] == 20, resume=resume)
+        assert min(result.history.column("loss", "validation")[1]) > before
+        assert result.best == {"metric": "loss", "value": pytest.approx(before), "step": 0, "unit": ""}
+        assert same(parameters(network), start)
+    assert result.steps == 30
 
 
 @pytest.mark.parametrize("size", [30, "full"])

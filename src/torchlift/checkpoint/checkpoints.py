@@ -1,7 +1,7 @@
 """The checkpoints of one run: the last few, and the best.
 
     folder/
-      step-00000110/   a pair of files (see `pair.py`)
+      step-00000110/   a pair of files (see `pair.py`), or a file of each process (see `shards.py`)
       step-00000120/
       best-00000090/   the same files as its step had; removed when a newer best is there
       .lock            held by the process that saves
@@ -16,16 +16,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
 from torchlift.checkpoint.folders import discard, remove, replacing, sync, writing
 from torchlift.checkpoint.lock import FolderLock, hold
-from torchlift.checkpoint.pair import RECORD, TENSORS, read_pair, read_record, refuse, write_pair
+from torchlift.checkpoint.pair import write_pair
+from torchlift.checkpoint.record import refuse
+from torchlift.checkpoint.stored import Stored, open_stored
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 
@@ -40,14 +43,14 @@ class Checkpoint:
 
     Attributes:
         step: The step that it was saved at.
-        tensors: By name, on the CPU.
+        tensors: By name, on the CPU; where many processes load, each tensor is read when it is asked for.
         record: The JSON values saved beside them.
         path: The folder that it came from.
         skipped: One sentence for each newer checkpoint that was refused, and why.
     """
 
     step: int
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     record: dict[str, Any]
     path: Path
     skipped: tuple[str, ...]
@@ -116,20 +119,25 @@ class Checkpoints:
         Raises:
             DataError: The disk is full or refuses, or another process saves here. Earlier checkpoints are intact.
         """
+        with self.saving(step, best=best) as new:
+            write_pair(new, tensors, {"step": step, "record": record}, self.kind)
+        return self.path(step)
+
+    @contextmanager
+    def saving(self, step: int, *, best: bool = False) -> Generator[Path, None, None]:
+        """`save`, whose files are written into a hidden folder by the block."""
         self.claim()
         step = check_size("step", step, minimum=0)
         lowest = self._position if self._position is not None else max(self._found("step"), default=-1) + 1
         if step < lowest:
             invalid_value("step", f"a whole number >= {lowest}, after those in {self.folder}", step, _CONTINUE)
-        path = self._path("step", step)
-        with replacing(path) as new:
-            write_pair(new, tensors, {"step": step, "record": record}, self.kind)
+        with replacing(self.path(step)) as new:
+            yield new
             if best:  # in place first: whoever resumes from this step finds the best that its record speaks of
-                with replacing(self._path("best", step)) as copy:
+                with replacing(self.path(step, "best")) as copy:
                     _share(new, copy)
         self._position = step
         self._prune(step, best)
-        return path
 
     def load(self, which: Literal["latest", "best"] | int = "latest") -> Checkpoint:
         """The newest checkpoint that is intact, the best one, or the one of a step.
@@ -138,23 +146,53 @@ class Checkpoints:
             DataError: There is none; each one that was refused is listed with the reason.
         """
         skipped: list[str] = []
-        for path in self._candidates(which):
+        for path in self.candidates(which):
             try:
-                tensors, content = read_pair(path, self.kind)
-                step, record = self._unwrap(path, content)
+                stored, step, record = self.open(path)
+                tensors = stored.everything()
             except DataError as error:
                 skipped.append(str(error))
             else:
-                self._position = step
+                self.stand_at(step)
                 return Checkpoint(step, tensors, record, path, tuple(skipped))
+        self.refuse_all(which, skipped)
+
+    def open(self, path: Path) -> tuple[Stored, int, dict[str, Any]]:
+        """Tensors that are not verified yet, step and record of one of the `candidates`.
+
+        Raises:
+            DataError: It seems damaged, or is none of this run.
+        """
+        stored, content = open_stored(path, self.kind)
+        step, record = content.get("step"), content.get("record")
+        if not (isinstance(step, int) and isinstance(record, dict) and path.name.endswith(f"-{step:08d}")):
+            refuse(path, "the step that its name states", step)  # renamed by hand
+        return stored, step, record
+
+    def candidates(self, which: Literal["latest", "best"] | int = "latest") -> list[Path]:
+        """All that is named like what is asked for, the one to prefer first."""
+        if which in ("latest", "best"):
+            prefix = "step" if which == "latest" else "best"
+            return [self.path(step, prefix) for step in reversed(self._found(prefix))]
+        if isinstance(which, str):
+            invalid_value("which", "'latest', 'best' or a step", repr(which))
+        step = check_size("which", which, minimum=0)
+        return [self.path(step, prefix) for prefix in ("step", "best") if step in self._found(prefix)]
+
+    def stand_at(self, step: int) -> None:
+        """Where a run goes on that has loaded one of the `candidates`."""
+        self._position = step
+
+    def refuse_all(self, which: Literal["latest", "best"] | int, reasons: Sequence[str]) -> NoReturn:
+        """There is no checkpoint to load, for these reasons."""
         wanted = "an intact checkpoint" if which == "latest" else f"an intact checkpoint ({which})"
-        raise DataError(message(str(self.folder), wanted, " | ".join(skipped) or "none"))
+        raise DataError(message(str(self.folder), wanted, " | ".join(reasons) or "none"))
 
     def steps(self) -> list[int]:
         """The steps that seem intact, in order; their tensors are not read."""
-        return [step for step in self._found("step") if self._seems_intact(self._path("step", step))]
+        return [step for step in self._found("step") if self._seems_intact(self.path(step))]
 
-    def _path(self, prefix: str, step: int) -> Path:
+    def path(self, step: int, prefix: str = "step") -> Path:
         return self.folder / f"{prefix}-{step:08d}"
 
     def _found(self, prefix: str) -> list[int]:
@@ -162,25 +200,9 @@ class Checkpoints:
         matches = [match for path in self.folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         return sorted({int(number) for _, kind, number in (match.groups() for match in matches) if kind == prefix})
 
-    def _candidates(self, which: Literal["latest", "best"] | int) -> list[Path]:
-        if which in ("latest", "best"):
-            prefix = "step" if which == "latest" else "best"
-            return [self._path(prefix, step) for step in reversed(self._found(prefix))]
-        if isinstance(which, str):
-            invalid_value("which", "'latest', 'best' or a step", repr(which))
-        step = check_size("which", which, minimum=0)
-        return [self._path(prefix, step) for prefix in ("step", "best") if step in self._found(prefix)]
-
-    def _unwrap(self, path: Path, content: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The step and the caller's record; a folder that was renamed by hand is refused."""
-        step, record = content.get("step"), content.get("record")
-        if not (isinstance(step, int) and isinstance(record, dict) and path.name.endswith(f"-{step:08d}")):
-            refuse(path, "the step that its name states", step)
-        return step, record
-
     def _seems_intact(self, path: Path) -> bool:
         try:
-            self._unwrap(path, read_record(path, self.kind))
+            self.open(path)
         except DataError:
             return False
         return True
@@ -189,19 +211,19 @@ class Checkpoints:
         """Remove what is older than kept, or beyond `step`; damaged and foreign ones are left to their owner."""
         steps = self.steps()
         kept = [other for other in steps if other <= step][-self.keep :]
-        gone = [self._path("step", other) for other in steps if other not in kept]
+        gone = [self.path(other) for other in steps if other not in kept]
         if best:
-            gone += [self._path("best", other) for other in self._found("best") if other != step]
+            gone += [self.path(other, "best") for other in self._found("best") if other != step]
         with writing(self.folder):
             for path in gone:
                 discard(path)
 
 
 def _share(source: Path, target: Path) -> None:
-    """The same pair in another folder: hard links where there are such, else copies."""
-    for name in (TENSORS, RECORD):
+    """The same files in another folder: hard links where there are such, else copies."""
+    for file in source.iterdir():
         try:
-            os.link(source / name, target / name)
+            os.link(file, target / file.name)
         except OSError:
-            shutil.copy(source / name, target / name)
-            sync(target / name)
+            shutil.copy(file, target / file.name)
+            sync(target / file.name)

@@ -33,10 +33,12 @@ from torchlift.configuration import (
 )
 from torchlift.configuration.files import to_plain
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import unlinked
 from torchlift.core.solution import Result, SolverError
-from torchlift.distributed import Mesh, process_group
+from torchlift.distributed import Mesh, on_first, process_group, restarted
 from torchlift.distributed.mesh import TIMEOUT
 from torchlift.models import save_model
+from torchlift.records import environment
 from torchlift.training import Training, read_history
 
 CONFIG = "config.toml"
@@ -82,18 +84,22 @@ class Train(Command):
         configuration = settle(
             Configuration(data=self.data, network=self.network, training=self.training, phase=self.phase)
         )
-        self._check_folder()
+        if self.mesh is None:
+            self._check_folder()
         assert configuration.training.threads is not None  # since `settle`
         torch.set_num_threads(configuration.training.threads)
         setup = prepare(configuration)
         if self.dry_run:
             return plan(setup)
         if self.mesh is None:
-            return self._train(setup, configuration, None)
+            return self._train(setup, configuration, self.resume is not None, None)
         with process_group(self.mesh, timeout=self.mesh_timeout) as mesh:
-            return self._train(setup, configuration, mesh)
+            # Each torchrun counts only those restarts that its own processes have caused.
+            again = self.out is not None and bool(mesh.which(restarted()))
+            on_first(mesh, lambda: None if again else self._check_folder())
+            return self._train(setup, configuration, self.resume is not None or again, mesh)
 
-    def _train(self, setup: Setup, configuration: Configuration, mesh: Mesh | None) -> Record:
+    def _train(self, setup: Setup, configuration: Configuration, resume: bool, mesh: Mesh | None) -> Record:
         """The record of a run, or an empty one on processes that keep none."""
         references = setup.references()
         first = mesh is None or mesh.first
@@ -102,7 +108,7 @@ class Train(Command):
             write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
         try:
-            training = setup.train(self.out, resume=self.resume is not None, progress=not self.json, mesh=mesh)
+            training = setup.train(self.out, resume=resume, progress=not self.json, mesh=mesh)
         except KeyboardInterrupt:
             self._tell_how_to_resume()
             raise
@@ -129,7 +135,7 @@ class Train(Command):
 
             history = read_history(self.out / "history.jsonl")
             if len(history):
-                plot.training(history).savefig(self.out / "curves.png", dpi=150)
+                plot.training(history).savefig(unlinked(self.out / "curves.png"), dpi=150)
 
     def run(self) -> Record:
         if self.dry_run and self.out is not None:
@@ -179,6 +185,8 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     rows = [row for row in training.history if row["kind"] == "validation"]
     found: dict[str, Any] = {name: {"step": None, "metrics": values} for name, values in references.items()}
     best = training.best.get("step")
+    if best == 0:
+        found["best"] = {"step": 0, "metrics": references["start"]}
     for name, chosen in (("best", [row for row in rows if row["step"] == best]), ("last", rows)):
         if chosen:
             found[name] = {"step": chosen[-1]["step"], "metrics": chosen[-1]["metrics"]}
@@ -187,7 +195,7 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     record = {
         "configuration": {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
         | {"phase": [to_plain(phase) for phase in configuration.phase]},
-        "versions": {"torchlift": __version__, "torch": torch.__version__},
+        "environment": environment(),
         "network": {
             "kind": configuration.network.kind,
             "in_shape": list(network.in_shape),
@@ -204,7 +212,6 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
         "validation": found,
         "steps": training.steps,
         "seconds": training.seconds,
-        "threads": torch.get_num_threads(),
     }
     return _finite(record)
 

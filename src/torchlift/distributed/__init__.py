@@ -1,7 +1,7 @@
 """Many processes as one: a mesh of them, what they exchange, and how they agree. One process needs nothing of this."""
 
-from torchlift.distributed.agreement import agreed_clock, check_agreement, on_first
-from torchlift.distributed.launch import process_group
+from torchlift.distributed.agreement import agreed_clock, check_agreement, on_all, on_first
+from torchlift.distributed.launch import process_group, restarted
 from torchlift.distributed.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
 from torchlift.distributed.share import Share, shares
 from torchlift.distributed.sharing import MeshSharing
@@ -16,8 +16,10 @@ __all__ = [
     "agreed_clock",
     "as_mesh",
     "check_agreement",
+    "on_all",
     "on_first",
     "parse_mesh",
     "process_group",
+    "restarted",
     "shares",
 ]

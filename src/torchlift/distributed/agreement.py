@@ -45,15 +45,26 @@ def on_first(mesh: Mesh | None, function: Callable[[], T]) -> T | None:
     """Call the function on rank 0 only; its failure is raised on all ranks. Elsewhere the result is None."""
     if mesh is None:
         return function()
+    found: list[T] = []
+    on_all(mesh, lambda: found.append(function()) if mesh.first else None)
+    return found[0] if found else None
+
+
+def on_all(mesh: Mesh, function: Callable[[], Any]) -> list[Any]:
+    """Call the function on all ranks; returns the results, which JSON must be able to hold, by rank.
+
+    What fails on one rank is raised there, and on the others as a MeshError that names it.
+    """
     result, failure = None, None
-    if mesh.first:
-        try:
-            result = function()
-        except (TorchliftError, OSError) as error:
-            failure = error
-    said = mesh.texts("" if failure is None else str(failure) or type(failure).__name__)[0]
+    try:
+        result = function()
+    except (TorchliftError, OSError) as error:
+        failure = error
+    said = None if failure is None else str(failure) or type(failure).__name__
+    told = [json.loads(text) for text in mesh.texts(json.dumps([result, said]))]
     if failure is not None:
         raise failure
-    if said:
-        raise MeshError(f"rank 0: {said}")
-    return result
+    failures = [f"{mesh.name(rank)}: {text}" for rank, (_, text) in enumerate(told) if text is not None]
+    if failures:
+        raise MeshError(" | ".join(failures))
+    return [found for found, _ in told]

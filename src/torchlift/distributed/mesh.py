@@ -25,6 +25,8 @@ Axis: TypeAlias = Literal["data", "layers"]
 TIMEOUT = 300.0
 #: Seconds in which a process must answer when it is asked who is missing.
 ANSWER = 2.0
+#: Bytes from which on a tensor is summed where it lies; smaller ones are summed together in a copy.
+LARGE = 1 << 18
 
 
 class MeshError(TorchliftError, RuntimeError):
@@ -110,12 +112,21 @@ class Mesh:
         return tensor
 
     def sum_all_(self, tensors: Sequence[Tensor], axis: Axis | None = None, weight: float = 1.0) -> None:
-        """`sum_` of many tensors of one dtype in one exchange, times the weight of each process (0 takes NaN too)."""
-        if self._length(axis) > 1 and tensors:
-            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            self.sum_(flat.mul_(weight) if weight else flat.zero_(), axis)
-            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-                tensor.copy_(part.view_as(tensor))
+        """`sum_` of many tensors of one dtype, times the weight of each process (0 takes NaN too)."""
+        self.start_sums(tensors, axis, weight).wait()
+
+    def start_sums(self, tensors: Sequence[Tensor], axis: Axis | None = None, weight: float = 1.0) -> Sums:
+        """Begin `sum_all_`, large tensors one by one and all others as one; `Sums.wait` ends it."""
+        if self._length(axis) == 1 or not tensors:
+            return Sums(self, [], [], None)
+        small = [tensor for tensor in tensors if not summed_alone(tensor)]
+        flat = torch.cat([tensor.reshape(-1) for tensor in small]) if small else None
+        works = []
+        for tensor in (*filter(summed_alone, tensors), *(() if flat is None else (flat,))):
+            scaled = tensor.zero_() if not weight else tensor.mul_(weight) if weight != 1 else tensor
+            self.traffic.reduced += tensor.numel() * tensor.element_size()
+            works.append(dist.all_reduce(scaled, group=self._group(axis), async_op=True))
+        return Sums(self, works, small, flat)
 
     def sum_numbers(self, numbers: Sequence[float], axis: Axis | None = None) -> list[float]:
         """Sums of numbers, in double precision."""
@@ -219,6 +230,30 @@ class Transfer:
         """Until all have arrived."""
         for work, rank in zip(self.works, self.ranks, strict=True):
             self.mesh._wait(work, f"an exchange with {self.mesh.name(rank)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over processes that are on their way."""
+
+    mesh: Mesh
+    works: list[dist.Work | None]
+    small: list[Tensor]
+    flat: Tensor | None
+    """The small tensors in one, summed in their place."""
+
+    def wait(self) -> None:
+        """Until the tensors hold their sums."""
+        for work in self.works:
+            self.mesh._wait(work, "a sum")
+        if self.flat is not None:
+            for tensor, part in zip(self.small, self.flat.split([t.numel() for t in self.small]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+
+def summed_alone(tensor: Tensor) -> bool:
+    """Whether a tensor is summed where it lies."""
+    return tensor.is_contiguous() and tensor.numel() * tensor.element_size() >= LARGE
 
 
 def parse_mesh(text: str) -> dict[Axis, int]:

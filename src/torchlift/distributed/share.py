@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchlift.distributed.mesh import Mesh
+from torchlift.distributed.mesh import Mesh, Sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,10 @@ class Share:
     def mean_(self, *tensors: Tensor) -> None:
         """Overwrite tensors that hold means over this process's samples by means over all, in one exchange."""
         self.mesh.sum_all_(tensors, "data", self.weight)
+
+    def start_means(self, *tensors: Tensor) -> Sums:
+        """Begin `mean_`; until `Sums.wait` has ended it, the tensors must be left alone."""
+        return self.mesh.start_sums(tensors, "data", self.weight)
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The same for one tensor, which is left as it is."""

@@ -37,6 +37,18 @@ def state_from_parts(template: T, tensors: Mapping[str, Tensor], numbers: Mappin
     return _rebuild(template, "", tensors, numbers)
 
 
+def state_points(state: object, path: str = "") -> dict[str, Point]:
+    """All points of a state, by the same paths as its parts."""
+    if isinstance(state, Point):
+        return {path: state}
+    if state is None or isinstance(state, Tensor | bool | int | float):
+        return {}
+    found: dict[str, Point] = {}
+    for name, value in _items(state, path):
+        found |= state_points(value, _join(path, name))
+    return found
+
+
 def _visit(node: Any, path: str, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
     if isinstance(node, Tensor):
         tensors[path] = node
@@ -54,7 +66,7 @@ def _rebuild(node: Any, path: str, tensors: Mapping[str, Tensor], numbers: Mappi
         return numbers[path]
     parts = {name: _rebuild(value, _join(path, name), tensors, numbers) for name, value in _items(node, path)}
     if isinstance(node, Point):
-        return Point(parts)
+        return Point(parts, node.sharing)
     return tuple(parts.values()) if isinstance(node, tuple) else replace(node, **parts)
 
 

@@ -28,6 +28,7 @@ from typing import Any, overload
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, TorchliftError, invalid_type, invalid_value, message
+from torchlift.core.files import read_bytes, unlinked
 from torchlift.core.html import curve
 from torchlift.training.metrics import METRICS, Metric
 
@@ -36,6 +37,9 @@ Row = dict[str, Any]
 KINDS = ("train", "validation")
 NUMBERS = ("epoch", "seconds", "loss", "objective", "gap", "learning_rate")
 FIELDS = ("kind", "phase", "epoch", "step", "seconds", "loss", "objective", "gap", "metrics", "learning_rate")
+
+LARGEST = 1 << 30
+"""Bytes of the largest file that is read: rows for years."""
 
 _SMALLER = ("loss", "objective", "gap")
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -57,6 +61,7 @@ class History(Sequence[Row]):
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        unlinked(self.path)
         if self.path.exists() and self.path.stat().st_size:
             hint = "Go on with History.resume(path, rows), or choose another folder."
             raise DataError(message(f"History {self.path}", "a new file", "one with rows in it", hint))
@@ -185,21 +190,18 @@ def _parsed(path: str | Path, lines: list[bytes]) -> History:
     for number, line in enumerate(lines, start=1):
         try:
             history.append(_decoded(line))
-        except (ValueError, OverflowError, TorchliftError) as error:
-            raise DataError(message(f"{path} line {number}", "a row as JSON", f"{line[:60]!r} ({error})")) from error
+        except (ValueError, OverflowError, RecursionError, TorchliftError) as error:
+            got = f"{line[:60]!r} ({str(error)[:200]})"
+            raise DataError(message(f"{path} line {number}", "a row as JSON", got)) from error
     return history
 
 
 def _lines(path: Path) -> list[bytes]:
     """All lines, but for a last one that was cut; no beginning of a JSON object is JSON."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(message(f"History {path}", "a readable file", error.strerror or error)) from error
-    *lines, last = content.split(b"\n")
+    *lines, last = read_bytes(f"History {path}", path, LARGEST).split(b"\n")
     try:
         json.loads(last)
-    except ValueError:
+    except (ValueError, RecursionError):
         return lines
     return [*lines, last]
 
@@ -235,7 +237,10 @@ def _checked(row: object) -> Row:
     if not isinstance(metrics, Mapping):
         invalid_type("History row metrics", "a mapping from names to numbers", metrics)
     values: Row = {name: _number(name, row.get(name)) for name in NUMBERS}
-    values |= {"kind": row["kind"], "phase": phase, "step": check_size("History row step", row.get("step"), minimum=0)}
+    step = check_size("History row step", row.get("step"), minimum=0)
+    if step >= 1 << 63:
+        invalid_value("History row step", "a whole number below 2**63", f"one of {step.bit_length()} bits")
+    values |= {"kind": row["kind"], "phase": phase, "step": step}
     values["metrics"] = {str(name): _number(f"metrics[{name!r}]", value) for name, value in metrics.items()}
     return {name: values[name] for name in FIELDS}
 

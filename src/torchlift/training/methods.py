@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from torchlift.checkpoint import Piece, Stored, whole_piece
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
 from torchlift.data import Batches
-from torchlift.distributed import Share
+from torchlift.distributed import Mesh, Share
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem, back_propagate
 from torchlift.objective.centring import Mean, centre
+from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.operators import Context
 from torchlift.solvers import Solver, state_from_parts, state_to_parts
-from torchlift.solvers.state import Number
+from torchlift.solvers.state import Number, state_points
 
 Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
@@ -54,6 +56,15 @@ class Method(ABC):
     @abstractmethod
     def restore(self, parts: Parts) -> None:
         """Go on from there."""
+
+    def pieces(self, mesh: Mesh) -> tuple[list[Piece], dict[str, Number]]:
+        """`parts` of a single process, as pieces that the processes of a mesh hold: by default all have all of it."""
+        tensors, numbers = self.parts()
+        return spread(tensors, mesh), numbers
+
+    def restore_pieces(self, stored: Stored, numbers: dict[str, Number]) -> None:
+        """Go on from there, whatever the mesh was; each process reads what it needs."""
+        self.restore((dict(stored), numbers))
 
     @property
     def learning_rate(self) -> float | None:
@@ -103,25 +114,43 @@ class SolverMethod(Method):
         self.problem.publish(getattr(self.state, "answer", self.state.point))
 
     def parts(self) -> Parts:
-        """Those of a single process, whatever the mesh, so that any other may go on with them."""
-        tensors, numbers = state_to_parts(self._whole())
+        tensors, numbers = state_to_parts(self.state)
         kept = self.problem.parts() if isinstance(self.problem, TrainingBatches) else {}
         return tensors | {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}, numbers
 
     def restore(self, parts: Parts) -> None:
         tensors, numbers = parts
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_KEPT)}
-        self.state = self._local(state_from_parts(self._whole(), own, numbers))
+        self.state = state_from_parts(self.state, own, numbers)
         if isinstance(self.problem, TrainingBatches):
             kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
             self.problem.restore(kept)
 
-    def _whole(self) -> Any:
-        """The state with the points of all processes put together."""
-        return self.state if self.problem.mesh is None else _map_points(self.state, self.problem.whole)
+    def pieces(self, mesh: Mesh) -> tuple[list[Piece], dict[str, Number]]:
+        return [*self._held(self.state, mesh), *self._kept()], state_to_parts(self.state)[1]
 
-    def _local(self, state: Any) -> Any:
-        return state if self.problem.mesh is None else _map_points(state, self.problem.local)
+    def restore_pieces(self, stored: Stored, numbers: dict[str, Number]) -> None:
+        assert self.problem.mesh is not None  # one process restores parts
+        empty = {name: torch.empty_like(tensor) for name, tensor in state_to_parts(self.state)[0].items()}
+        state = state_from_parts(self.state, empty, numbers)
+        for piece in (*self._held(state, self.problem.mesh), *self._kept()):
+            _fill(piece, stored)
+        self.state = state
+
+    def _held(self, state: Any, mesh: Mesh) -> list[Piece]:
+        """The pieces of a state, whose points are shared and of whose other tensors every process has a copy."""
+        problem = self.problem
+        assert isinstance(problem, DistributedProblem | TrainingBatches)  # the problems of a mesh
+        points, tensors = state_points(state), state_to_parts(state)[0]
+        shared = tuple(f"{path}." for path in points)
+        found = spread({name: tensor for name, tensor in tensors.items() if not name.startswith(shared)}, mesh)
+        for path, point in points.items():
+            found += [replace(piece, name=f"{path}.{piece.name}") for piece in problem.pieces(point)]
+        return found
+
+    def _kept(self) -> list[Piece]:
+        kept = self.problem.kept() if isinstance(self.problem, TrainingBatches) else []
+        return [replace(piece, name=f"{_KEPT}{piece.name}") for piece in kept]
 
     def objective_value(self) -> tuple[float, float | None] | None:
         if not isinstance(self.problem, TrainingProblem):
@@ -301,15 +330,20 @@ def _where(share: Share | None, output: Tensor) -> str:
     return f", on {found}" if found else ""
 
 
-def _map_points(node: Any, function: Callable[[Point], Point]) -> Any:
-    """A solver's state with a function of all its points."""
-    if isinstance(node, Point):
-        return function(node)
-    if isinstance(node, tuple):
-        return tuple(_map_points(each, function) for each in node)
-    if is_dataclass(node) and not isinstance(node, type):
-        return replace(node, **{item.name: _map_points(getattr(node, item.name), function) for item in fields(node)})
-    return node
+def spread(tensors: Mapping[str, Tensor], mesh: Mesh) -> list[Piece]:
+    """Tensors that all processes have, of which each writes some."""
+    return [whole_piece(name, tensor, i % mesh.size == mesh.rank) for i, (name, tensor) in enumerate(tensors.items())]
+
+
+def _fill(piece: Piece, stored: Stored) -> None:
+    """Overwrite a piece by what was saved of it."""
+    shape = stored.shape(piece.name) if piece.name in stored else None
+    found = stored.part(piece.name, piece.slices) if shape == piece.shape else None
+    if found is None or found.dtype != piece.tensor.dtype:
+        hint = "Use the solver and the problem that the state was saved with."
+        got = "none" if shape is None else f"shape {shape}" if found is None else found.dtype
+        invalid_value(f"saved tensor {piece.name!r}", f"{piece.tensor.dtype} of shape {piece.shape}", got, hint)
+    piece.tensor.copy_(found)
 
 
 def _listed(value: Any) -> Any:

@@ -156,7 +156,8 @@ class Phase:
     def _check_layers(self, network: Network, solver: Solver[Any, Any] | TorchOptimiser, mesh: Mesh) -> None:
         """What the axis "layers" serves: chains, and solvers whose steps do not run through the network."""
         partition(network, mesh.layers)
-        if isinstance(solver, SweepDescent | TorchOptimiser):
+        contrastive = self.lifting is not None and self.lifting.contrastive  # whose layers do move at the same time
+        if isinstance(solver, SweepDescent | TorchOptimiser) and not contrastive:
             hint = "Give a lifting and a solver such as LinearisedBCD(), or use the axis data."
             expected = "a solver of lifted variables, whose layers move at the same time"
             invalid_value("mesh axis layers", expected, solver_name(solver), hint)

@@ -22,7 +22,8 @@ class Training:
         history: one row per evaluation; see `History`.
         result: why training stopped.
         message: the same as a sentence.
-        best: the best value of the monitored metric: {"metric", "value", "step"}; empty without validation data.
+        best: the best value of the monitored metric: {"metric", "value", "step"}; empty without validation data. Step 0
+            is the start, which has no row in the history.
         steps: made in all phases, resumed ones included.
         seconds: spent in all phases, resumed ones included.
         folder: where checkpoints and history are; None if nothing was saved.

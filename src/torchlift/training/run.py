@@ -8,26 +8,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchlift.checkpoint import Checkpoint, Checkpoints
+from torchlift.checkpoint import Checkpoint, Checkpoints, Stored, whole_piece
 from torchlift.checkpoint.folders import writing
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.losses import Loss
 from torchlift.networks import Network
 from torchlift.training.history import History
-from torchlift.training.methods import Method, load_parameters, parameters_of
+from torchlift.training.methods import Method, load_parameters, parameters_of, spread
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.phase import Phase
 from torchlift.training.progress import Progress
+from torchlift.training.resumed import of_this_version
+from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company, Follower
+from torchlift.training.together import Company
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
 
@@ -73,7 +74,7 @@ class Place:
         losses, counted: sum and number of the losses of steps since the last evaluation.
         stale: evaluations since the last improvement.
         previous: the loss that was watched at the last evaluation.
-        best: the best value of the monitored metric.
+        best: the best value of the monitored metric, that before the first step included.
     """
 
     phase: int = 0
@@ -96,7 +97,7 @@ class Run:
         network: is changed in place.
         phases: each with its data and the function that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
-        checkpoints: where to save; a `Follower` on processes that do not write; None for nowhere.
+        checkpoints: where to save; shared ones where many processes run together; None for nowhere.
         company: the processes that run together; only this one by default.
     """
 
@@ -106,7 +107,7 @@ class Run:
         phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], Method]]],
         settings: Settings,
         history: History,
-        checkpoints: Checkpoints | Follower | None,
+        checkpoints: Checkpoints | SharedCheckpoints | None,
         configuration: Mapping[str, Any],
         progress: Progress,
         writer: TensorBoardWriter | None = None,
@@ -126,9 +127,10 @@ class Run:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of a run with the same configuration."""
         self.resumed = checkpoint
-        self.place = Place(**checkpoint.record["place"])
-        self.best = _named(checkpoint.tensors, "best.")
-        load_parameters(self.network, _named(checkpoint.tensors, "network."))
+        with of_this_version(checkpoint.path):
+            self.place = Place(**checkpoint.record["place"])
+            self.best = _named(checkpoint.tensors, "best.")
+            load_parameters(self.network, _named(checkpoint.tensors, "network."))
 
     def run(self) -> tuple[Result, str]:
         """All phases that are left; returns why it ended."""
@@ -165,6 +167,8 @@ class Run:
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
+        if place.steps == 0:
+            self._judge_start()
         if method.count == total and place.ended is None:  # stopped after its last step
             place.ended = Result.MAX_STEPS.code
         every = self.settings.evaluate_every or per_epoch
@@ -214,8 +218,23 @@ class Run:
         checkpoint, self.resumed = self.resumed, None
         if checkpoint is None:
             return
-        method.restore((_named(checkpoint.tensors, "method."), checkpoint.record["numbers"]))
-        torch.set_rng_state(checkpoint.tensors["random"])
+        numbers = checkpoint.record["numbers"]
+        with of_this_version(checkpoint.path):
+            if isinstance(checkpoint.tensors, Stored):
+                method.restore_pieces(checkpoint.tensors.under("method."), numbers)
+            else:
+                method.restore((_named(checkpoint.tensors, "method."), numbers))
+            torch.set_rng_state(checkpoint.tensors["random"])
+
+    def _judge_start(self) -> None:
+        """Parameters before the first step are the best so far: training that only does harm gives them back."""
+        if self.settings.validation is not None:
+            self._compare(self._validate(self.settings.validation))
+            self.place.stale = 0
+
+    def _validate(self, validation: Batches) -> dict[str, float]:
+        settings, data = self.settings, validation.ordered(1000)
+        return self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
 
     def _evaluate(self, phase: Phase, method: Method, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
@@ -235,8 +254,7 @@ class Run:
         shown = {"objective": row["objective"], "gap": row["gap"]}
         stop = settings.callback is not None and bool(settings.callback(row))
         if settings.validation is not None:
-            data = settings.validation.ordered(1000)
-            found = self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
+            found = self._validate(settings.validation)
             row = {**row, "kind": "validation", "loss": found["loss"], "objective": None, "gap": None, "metrics": found}
             self._note(row)
             self._compare(found)
@@ -301,14 +319,20 @@ class Run:
             return
         with self._writing():
             self.history.sync()
-        tensors, numbers = method.parts()
-        everything = {f"method.{name}": tensor for name, tensor in tensors.items()}
-        everything |= {f"best.{name}": tensor for name, tensor in self.best.items()}
-        everything |= {f"network.{name}": p.detach() for name, p in self.network.named_parameters()}
-        everything["random"] = torch.get_rng_state()
-        record = {"place": vars(self.place), "numbers": numbers, "configuration": dict(self.configuration)}
-        save = partial(self.checkpoints.save, self.place.steps, everything, record)
-        self.company.write(save)
+        common = {f"best.{name}": tensor for name, tensor in self.best.items()}
+        common |= {f"network.{name}": p.detach() for name, p in self.network.named_parameters()}
+        record = {"place": vars(self.place), "configuration": dict(self.configuration)}
+        random = torch.get_rng_state()
+        if isinstance(self.checkpoints, SharedCheckpoints):
+            mesh = self.checkpoints.mesh
+            pieces, numbers = method.pieces(mesh)
+            pieces = [replace(piece, name=f"method.{piece.name}") for piece in pieces]
+            pieces += [*spread(common, mesh), whole_piece("random", random, mesh.first)]
+            self.checkpoints.save(self.place.steps, pieces, {**record, "numbers": numbers})
+        else:
+            tensors, numbers = method.parts()
+            common |= {f"method.{name}": tensor for name, tensor in tensors.items()}
+            self.checkpoints.save(self.place.steps, {**common, "random": random}, {**record, "numbers": numbers})
 
     def _ask_to_stop(self) -> None:
         self._stop_asked = True
@@ -316,7 +340,7 @@ class Run:
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 @contextmanager

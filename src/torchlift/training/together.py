@@ -6,17 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
-from torchlift.checkpoint import Checkpoint
 from torchlift.data import Batch
 from torchlift.distributed import Mesh, agreed_clock, check_agreement, on_first
 from torchlift.networks import Network
 from torchlift.operators.context import context_tensors
+
+T = TypeVar("T")
 
 
 def begin_alike(mesh: Mesh, network: Network, settings: Mapping[str, Any], example: Batch) -> None:
@@ -28,33 +27,6 @@ def begin_alike(mesh: Mesh, network: Network, settings: Mapping[str, Any], examp
         for parameter in network.parameters():
             values = parameter.detach().clone(memory_format=torch.contiguous_format)
             parameter.copy_(mesh.broadcast_(values, 0))
-
-
-def share_checkpoint(mesh: Mesh | None, found: Checkpoint | None) -> Checkpoint | None:
-    """The checkpoint that rank 0 has read, on every rank."""
-    if mesh is None:
-        return found
-    own = None
-    if found is not None:
-        layout = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in found.tensors.items()]
-        own = {"step": found.step, "record": found.record, "path": str(found.path), "skipped": found.skipped}
-        own["layout"] = layout
-    head = json.loads(mesh.texts(json.dumps(own))[0])
-    if head is None:
-        return None
-    tensors: dict[str, Tensor] = {}
-    for name, shape, dtype in head["layout"]:
-        known = None if found is None else found.tensors[name]
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype)) if known is None else known
-        tensors[name] = mesh.broadcast_(tensor.to(mesh.device), 0).to("cpu")
-    return Checkpoint(head["step"], tensors, head["record"], Path(head["path"]), tuple(head["skipped"]))
-
-
-class Follower:
-    """Stands for the checkpoints of rank 0 on the other ranks: they take part and write nothing."""
-
-    def save(self, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        return
 
 
 class Company:
@@ -91,9 +63,9 @@ class Company:
         own = dict(compute())
         return own if self.mesh is None else json.loads(self.mesh.texts(json.dumps(own))[0])
 
-    def write(self, function: Callable[[], object]) -> None:
-        """Something that only rank 0 does; if it fails, all fail."""
-        on_first(self.mesh, function)
+    def write(self, function: Callable[[], T]) -> T | None:
+        """Something that only rank 0 does, and has the result of; if it fails, all fail."""
+        return on_first(self.mesh, function)
 
 
 def _version() -> str:

@@ -36,9 +36,11 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.progress import Progress
 from torchlift.training.result import Training
-from torchlift.training.run import Callback, Run, Settings
+from torchlift.training.resumed import check_fields
+from torchlift.training.run import Callback, Place, Run, Settings
+from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company, Follower, begin_alike, share_checkpoint
+from torchlift.training.together import Company, begin_alike
 from torchlift.training.weights import initialise_weights
 
 HISTORY = "history.jsonl"
@@ -82,7 +84,8 @@ def train(
     steps that need no learning rate (`SweepDescent`, `RelativeStep`), at least
     ten epochs and a thousand steps, the loss chosen by the targets. The network
     is changed in place and at the end holds the best parameters seen on the
-    validation data, or the last ones without such data.
+    validation data, those of the start among them, or the last ones without such
+    data.
 
     Arguments:
         network: any network; an `nn.Sequential` is lifted first, and `result.network.to_sequential()` gives it back.
@@ -120,7 +123,8 @@ def train(
         callback: called with each row of the history; returns True to stop.
         mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
             "data", layers along "layers" (chains, and solvers of lifted variables). The result is that of one process,
-            up to rounding, and is on every rank; rank 0 keeps the records, shows progress and calls `callback`.
+            up to rounding, and is on every rank; rank 0 keeps the history, shows progress and calls `callback`. Every
+            process writes its part of a checkpoint: all must see the folder. A run goes on with any mesh, or alone.
 
     Example:
         >>> import torchlift as tl
@@ -158,13 +162,15 @@ def train(
     check_memory(chosen, list(zip(stretches, batches, strict=True)), loss, validation=held_out, limit=memory_limit)
     settled = configuration(chosen, stretches, batches, settings)
     if company.mesh is not None:
-        begin_alike(company.mesh, chosen, {**settled, "folder": folder is not None}, batches[0].example())
+        alike = {**settled, "folder": folder is not None, "resume": resume}
+        begin_alike(company.mesh, chosen, alike, batches[0].example())
     place = None if folder is None else Path(folder)
-    records: list[tuple[Checkpoints, Checkpoint | None, History]] = []
-    company.write(lambda: None if place is None else records.append(_records(place, keep, resume, settled)))
-    own, found, history = records[0] if records else (None, None, History())
-    found = share_checkpoint(company.mesh, found)
-    checkpoints = Follower() if own is None and place is not None else own
+    checkpoints = None if place is None else _checkpoints(company, place, keep, resume)
+    found = None
+    if place is not None and checkpoints is not None and resume and company.any(company.writes and _saved(place)):
+        found = checkpoints.load()
+    kept = company.write(lambda: None if place is None else _history(place, found, settled))
+    history = History() if kept is None else kept
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
     work = [
         (phase, each, partial(_method, chosen, phase, each, loss, seed, i == begun, company.mesh))
@@ -312,32 +318,33 @@ def _wake(network: Network, phase: Phase, batches: Batches) -> None:
         initialise_weights(network, "balanced", y)
 
 
-def _records(
-    folder: Path, keep: int, resume: bool, settled: Mapping[str, Any]
-) -> tuple[Checkpoints, Checkpoint | None, History]:
-    """Where checkpoints go, the one to go on from, and the history up to it."""
-    checkpoints = Checkpoints(folder / "checkpoints", keep=keep)
-    found = _found(checkpoints, folder, resume)
-    if found is not None:
-        check_same(found.record["configuration"], settled, folder)
-    return checkpoints, found, _history(folder, 0 if found is None else int(found.record["place"]["rows"]))
+def _checkpoints(company: Company, folder: Path, keep: int, resume: bool) -> Checkpoints | SharedCheckpoints:
+    """Where checkpoints go; a new run needs a folder without another one's records."""
+    place = folder / "checkpoints"
+    own = Checkpoints(place, keep=keep) if company.mesh is None else SharedCheckpoints(place, company.mesh, keep=keep)
+    company.write(lambda: _claim(own, folder, resume))
+    return own
 
 
-def _found(checkpoints: Checkpoints, folder: Path, resume: bool) -> Checkpoint | None:
-    """The checkpoint to go on from; None for a new run, which needs a folder without another one's records."""
+def _claim(checkpoints: Checkpoints | SharedCheckpoints, folder: Path, resume: bool) -> None:
     checkpoints.claim()
-    saved = any(checkpoints.folder.glob("step-*"))
-    if resume:
-        return checkpoints.load() if saved else None
     path = folder / HISTORY
-    if saved or (path.exists() and path.stat().st_size):
+    if not resume and (_saved(folder) or (path.exists() and path.stat().st_size)):
         hint = "Go on with it by resume=True, or choose another folder."
         raise DataError(message(f"train folder {folder}", "none of another run", "one with records in it", hint))
-    return None
 
 
-def _history(folder: Path, rows: int) -> History:
-    path = folder / HISTORY
+def _saved(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("step-*"))
+
+
+def _history(folder: Path, found: Checkpoint | None, settled: Mapping[str, Any]) -> History:
+    """The rows up to the checkpoint, once it is known to be one of the same run."""
+    if found is not None:
+        check_fields(found.path, found.record, {"place": {}, "numbers": {}, "configuration": {}})
+        check_fields(found.path, found.record["place"], vars(Place()))
+        check_same(found.record["configuration"], settled, folder)
+    rows, path = 0 if found is None else int(found.record["place"]["rows"]), folder / HISTORY
     with writing(path):
         return History.resume(path, rows) if rows or path.exists() else History(path)
 
