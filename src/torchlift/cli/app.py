@@ -14,16 +14,19 @@ from typing import Any
 import tyro
 
 from torchlift import __version__
+from torchlift.cli.bench_distributed import BenchDistributed
 from torchlift.cli.bench_inversion import BenchInversion
 from torchlift.cli.bench_layers import BenchLayers
 from torchlift.cli.bench_solvers import BenchSolvers
 from torchlift.cli.bench_training import BenchTraining
-from torchlift.cli.command import Command
+from torchlift.cli.command import Command, printable
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
 from torchlift.cli.invert import Invert
+from torchlift.cli.plan import Plan
 from torchlift.cli.report import Report
 from torchlift.cli.reproduce import Reproduce
+from torchlift.cli.soak import Soak
 from torchlift.cli.train import Train
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
@@ -36,10 +39,13 @@ COMMANDS: dict[str, type[Command]] = {
         Invert,
         Reproduce,
         Report,
+        Plan,
+        BenchDistributed,
         BenchInversion,
         BenchLayers,
         BenchSolvers,
         BenchTraining,
+        Soak,
     )
 }
 """By name; a name of two words, such as "bench layers", is written as two arguments."""
@@ -64,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     except (TorchliftError, OSError) as error:
         if "--debug" in arguments:
             raise
-        print(f"torchlift: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"torchlift: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("torchlift: stopped", file=sys.stderr)

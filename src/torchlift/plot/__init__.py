@@ -2,9 +2,10 @@
 
 from torchlift.plot.blocks import blocks
 from torchlift.plot.descent import descent
+from torchlift.plot.devices import devices
 from torchlift.plot.exhibits import exhibit
 from torchlift.plot.inversion import gains, pictures, weights
 from torchlift.plot.speed import layers
 from torchlift.plot.training import training
 
-__all__ = ["blocks", "descent", "exhibit", "gains", "layers", "pictures", "training", "weights"]
+__all__ = ["blocks", "descent", "devices", "exhibit", "gains", "layers", "pictures", "training", "weights"]

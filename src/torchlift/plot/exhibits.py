@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchlift.core.errors import invalid_type
+from torchlift.core.files import unlinked
 from torchlift.plot.blocks import draw_blocks
 from torchlift.plot.curves import draw_curves
 from torchlift.plot.heat_map import draw_heat_map
 from torchlift.plot.image_rows import draw_pictures
 from torchlift.records import Blocks, Curves, Exhibit, HeatMap, Pictures
+from torchlift.records.checked import check_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,12 +43,13 @@ def save_exhibit(shown: Exhibit, folder: Path) -> list[Path]:
     """The figure of an exhibit as PNG, SVG and PDF files named after it."""
     from matplotlib import rc_context
 
+    check_name(shown.name)
     figure, files = exhibit(shown), []
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # once is enough for all three
     # Fonts as outlines of type 42, which publishers ask for; identifiers that do not change from run to run.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": shown.name}):
         for ending, metadata in _WITHOUT_DATE.items():
-            files.append(folder / f"{shown.name}.{ending}")
+            files.append(unlinked(folder / f"{shown.name}.{ending}"))
             figure.savefig(files[-1], dpi=_DOTS, metadata=metadata)
     return files

@@ -1,0 +1,55 @@
+"""What a method is predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One method on some devices.
+
+    Arguments:
+        method: its name.
+        devices: how many.
+        data, layers: how they are divided: samples and layers.
+        micro_batches: of a pipeline; 1 for the others.
+        work: seconds of a step in which the busiest device computes.
+        exchange: seconds in which it waits for links.
+        idle: seconds in which it waits for its turn in a pipeline.
+        memory: bytes of the device that needs most.
+        efficiency: time of one device, divided by the time of all of them together.
+    """
+
+    method: str
+    devices: int
+    data: int
+    layers: int
+    micro_batches: int
+    work: float
+    exchange: float
+    idle: float
+    memory: float
+    efficiency: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.work + self.exchange + self.idle
+
+    @property
+    def mesh(self) -> str:
+        return f"data={self.data},layers={self.layers}"
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "seconds": self.seconds, "mesh": self.mesh}
+
+
+def meshes(devices: int, samples: int, layers: int) -> Iterator[tuple[int, int]]:
+    """(data, layers) of all meshes of so many devices, with at least one sample and one layer each."""
+    for count in range(1, min(devices, layers) + 1):
+        if devices % count == 0 and devices // count <= samples:
+            yield devices // count, count

@@ -1,0 +1,114 @@
+"""What devices and links can do, and how often a step touches memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchlift.core.checks import check_number, check_positive
+from torchlift.core.errors import DataError, invalid_value, message
+
+METHODS = ("lifting", "back-propagation")
+"""What passes are counted for."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How often a step reads or writes what a layer has, beside its matrix products.
+
+    Arguments:
+        states: each number of the layer's activations, B·N of them.
+        parameters: each of its weights, N² of them.
+        overhead: seconds per layer that no size changes: calls.
+    """
+
+    states: float
+    parameters: float
+    overhead: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices of one kind, joined by links of one kind.
+
+    The defaults are those of `torchlift bench distributed` on a shared cloud
+    machine with two cores, one per process, joined by its loopback.
+
+    Arguments:
+        flops: operations per second of one device in matrix products; a multiplication and an addition are two.
+        memory_bandwidth: bytes per second that one device reads and writes.
+        bandwidth: bytes per second of one link, in each direction.
+        latency: seconds that a message takes, however short.
+        overlap: share of a sum's time in which devices can work on; 0 where links keep the same processors busy.
+        passes: by method.
+    """
+
+    flops: float = 8.2e10
+    memory_bandwidth: float = 4.2e10
+    bandwidth: float = 1.2e9
+    latency: float = 2.5e-3
+    overlap: float = 0.0
+    passes: Mapping[str, Passes] = field(
+        default_factory=lambda: {
+            "lifting": Passes(7.5, 12.0, 1.2e-3),
+            "back-propagation": Passes(0.0, 3.6, 3e-4),
+        }
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "memory_bandwidth", "bandwidth", "latency"):
+            check_positive(f"Machine {name}", getattr(self, name))
+        if not 0 <= check_number("Machine overlap", self.overlap) <= 1:
+            invalid_value("Machine overlap", "a number in [0, 1]", self.overlap)
+        missing = [name for name in METHODS if name not in self.passes]
+        if missing:
+            invalid_value("Machine passes", f"those of {' and '.join(METHODS)}", f"none of {missing[0]}")
+
+    def but(self, *, overhead: float | None = None, **given: float | None) -> Machine:
+        """The same with other numbers where they are not None; `overhead` is that of all passes."""
+        passes = self.passes
+        if overhead is not None:
+            check_positive("Machine overhead", overhead)
+            passes = {name: replace(each, overhead=overhead) for name, each in passes.items()}
+        return replace(self, passes=passes, **{name: value for name, value in given.items() if value is not None})
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def read(path: Path) -> Machine:
+        """From a file that `torchlift bench distributed --out` has written."""
+        where, hint = f"constants {path}", "Make it by 'torchlift bench distributed --out FOLDER'."
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["machine"]
+            passes = {name: Passes(**each) for name, each in found["passes"].items()}
+            return Machine(**{**found, "passes": passes})
+        except FileNotFoundError as error:
+            raise DataError(message(where, "a file", "none", hint)) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(message(where, "the record of a bench", type(error).__name__, hint)) from error
+
+    # -- times --------------------------------------------------------------------------------------------------------
+
+    def product(self, samples: float, width: int, number: int) -> float:
+        """Seconds of one product of (samples, N) and (N, N): max(2bN²/F, N²s/M), or as long as it takes to read W."""
+        return max(2 * samples * width**2 / self.flops, width**2 * number / self.memory_bandwidth)
+
+    def touch(self, numbers: float, number: int) -> float:
+        """Seconds to read or write numbers once: n·s/M."""
+        return numbers * number / self.memory_bandwidth
+
+    def message(self, size: float) -> float:
+        """Seconds to send bytes to a neighbour: λ + n/β."""
+        return self.latency + size / self.bandwidth
+
+    def total(self, size: float, devices: int) -> float:
+        """Seconds to sum bytes over D devices and tell all: 2λ⌈log₂D⌉ + 2(D − 1)/D · n/β, 0 for one device."""
+        if devices == 1:
+            return 0.0
+        rounds = (devices - 1).bit_length()
+        return 2 * self.latency * rounds + 2 * (devices - 1) / devices * size / self.bandwidth
