@@ -46,7 +46,7 @@ def test_markdown() -> None:
         "| c_d | – | -2e-05 |",
         "| all | inf | 1e+00 |",
         "",
-        r"50 % of \<all> images.",
+        r"50 % of &lt;all> images.",
     ]
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_a_command_of_latex(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<img src=x>", r"\<img src=x>"),
+        ("<img src=x>", r"&lt;img src=x>"),
         ("*a* _b_ c_d", r"\*a\* \_b\_ c_d"),
         ("[x](y) `z`", r"\[x\](y) \`z\`"),
         ("a | b\nc", r"a \| b c"),

@@ -160,10 +160,18 @@ def test_parts_of_another_version_are_not_taken(tmp_path: Path, monkeypatch: pyt
         reproduce(Example(), "tiny", 0, tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"settings": {}, "environment": {}, "seconds": "long"}'])
-def test_damaged_settings_are_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "JSON, got Expecting value"),
+        ("[]", "a JSON object, got list"),
+        ("{}", "the settings of a run, got something else"),
+        ('{"settings": {}, "environment": {}, "seconds": "long"}', "the settings of a run, got something else"),
+    ],
+)
+def test_damaged_settings_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     (start(tmp_path) / run.SETTINGS).write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=r"settings\.json: expected the settings of a run, got something else"):
+    with pytest.raises(DataError, match=rf"settings\.json: expected {reason}"):
         reproduce(Example(), "tiny", 0, tmp_path, resume=True)
 
 

@@ -20,6 +20,7 @@ from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
+from torchlift.core.files import unlinked
 from torchlift.core.solution import Record as Step
 from torchlift.imaging import psnr
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
@@ -221,25 +222,25 @@ class Invert(Command):
         if self.out is None:
             return []
         self.out.mkdir(parents=True, exist_ok=True)
-        np.save(self.out / "x.npy", found.x.numpy(), allow_pickle=False)
+        np.save(unlinked(self.out / "x.npy"), found.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):
             if images is not None:
-                np.save(self.out / name, images.numpy(), allow_pickle=False)
+                np.save(unlinked(self.out / name), images.numpy(), allow_pickle=False)
                 files.append(name)
         if not can_draw():
             return files
         from torchlift import plot
 
         if is_picture(tuple(found.x.shape[1:])):
-            write_pictures(self.out / "images", found.x)
+            write_pictures(unlinked(self.out / "images"), found.x)
             rows = {"input": truth, "start": start, "inversion": found.x}
             shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
-            plot.pictures(shown).savefig(self.out / "inversion.png", dpi=150)
+            plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
             files += ["images", "inversion.png"]
         if found.weight_trace is not None:
             chosen = float(found.weight.double().mean())
-            plot.weights(found.weight_trace.rows(), chosen).savefig(self.out / "weights.png", dpi=150)
+            plot.weights(found.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
             files.append("weights.png")
         return files
 

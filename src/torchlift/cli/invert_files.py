@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import read_array
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from torchlift.configuration.arrays import read_npy, read_safetensors
 from torchlift.configuration.own_code import call_named
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import opened, unlinked
 from torchlift.imaging.idx import read_idx
 from torchlift.models import load_model
 from torchlift.networks import Network, lift
@@ -52,14 +51,18 @@ def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
     if not path.exists():
         raise DataError(message(f"{path}", "a file or folder", "nothing there"))
     if path.suffix == ".npy":
-        found = _array(path)
+        array = read_npy(f"{path}", path)
+        _check_shape(path, array.shape, shape)
+        found = torch.from_numpy(array.astype(np.float64))
     elif path.is_dir() or path.suffix.lower() == ".png":
         files = sorted(path.glob("*.png")) if path.is_dir() else [path]
         if not files:
             raise DataError(message(f"{path}", "a folder of .png files", "none"))
         found = torch.stack(_same_size(path, [_picture(file, shape) for file in files]))
     elif "idx" in path.name:
-        found = read_idx(path, shape=(None, None, None)).double()[:, None] / 255
+        levels = read_idx(path, shape=(None, None, None))
+        _check_shape(path, levels.shape, shape)
+        found = _scaled(levels)
     else:
         raise DataError(message(f"{path}", "a .npy, .png or IDX file, or a folder of .png", repr(path.name)))
     dtype = torch.get_default_dtype() if like is None else like.dtype
@@ -74,7 +77,7 @@ def write_pictures(folder: Path, images: Tensor) -> int:
     pixels = (images[:MOST_PICTURES].detach().cpu().double().clamp(0, 1) * 255).round().to(torch.uint8)
     for index, image in enumerate(pixels):
         array = image[0] if len(image) == 1 else image.movedim(0, -1)
-        Image.fromarray(array.numpy()).save(folder / f"{index:04d}.png")
+        Image.fromarray(array.numpy()).save(unlinked(folder / f"{index:04d}.png"))
     return len(pixels)
 
 
@@ -96,10 +99,7 @@ def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network
 
 
 def _fill(module: nn.Module, weights: Path) -> None:
-    try:
-        tensors = load_file(weights.expanduser())
-    except (OSError, SafetensorError) as error:
-        raise DataError(message(f"weights {weights}", "a readable .safetensors file", error)) from error
+    tensors = read_safetensors(f"weights {weights}", weights.expanduser())
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
@@ -109,29 +109,30 @@ def _fill(module: nn.Module, weights: Path) -> None:
     module.load_state_dict(tensors)
 
 
-def _array(path: Path) -> Tensor:
-    try:
-        with path.open("rb") as stream:
-            array = read_array(stream, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(message(f"{path}", "a readable .npy file", error)) from error
-    if array.dtype.kind not in "fiub":
-        raise DataError(message(f"{path}", "an array of numbers", array.dtype))
-    return torch.from_numpy(array.astype(np.float64))
+def _scaled(levels: Tensor) -> Tensor:
+    """0 to 255 as 0 to 1."""
+    return levels.double() / 255
 
 
 def _picture(file: Path, shape: Shape) -> Tensor:
     """(C, H, W) in [0, 1], grey unless three channels are wanted."""
     if find_spec("PIL") is None:
         raise DataError(message(f"{file}", "the package pillow", "none", "Try `pip install torchlift[plot]`."))
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        with Image.open(file, formats=["PNG"]) as picture:
-            pixels = np.array(picture.convert("RGB" if shape[0] == 3 and len(shape) == 3 else "L"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(message(f"{file}", "a readable PNG picture", error)) from error
-    tensor = torch.from_numpy(pixels).double() / 255
+    colour = len(shape) == 3 and shape[0] == 3
+    with opened(f"{file}", file, "a readable PNG picture") as stream:
+        try:
+            with Image.open(stream, formats=["PNG"]) as picture:
+                if picture.width * picture.height * (3 if colour else 1) != math.prod(shape):
+                    got = f"a picture of {picture.width} × {picture.height} pixels"
+                    raise DataError(message(f"{file}", f"samples of shape {shape}", got))
+                pixels = np.array(picture.convert("RGB" if colour else "L"))
+        except DataError:
+            raise
+        except Exception as error:  # pillow lets errors of many kinds through
+            raise DataError(message(f"{file}", "a readable PNG picture", str(error)[:200])) from error
+    tensor = _scaled(torch.from_numpy(pixels))
     return tensor[None] if tensor.ndim == 2 else tensor.movedim(-1, 0)
 
 
@@ -144,12 +145,16 @@ def _same_size(path: Path, pictures: list[Tensor]) -> list[Tensor]:
 
 def _shaped(path: Path, found: Tensor, shape: Shape) -> Tensor:
     """(B, *shape): axes of size 1 may be left out, and samples may be flat."""
-    if _squeezed(found.shape) == _squeezed(shape):
-        return found.reshape(1, *shape)
-    one = tuple(found.shape[1:])
-    if found.ndim and len(found) and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),)):
-        return found.reshape(-1, *shape)
-    raise DataError(message(f"{path}", f"samples of shape {shape}", f"an array {tuple(found.shape)}"))
+    _check_shape(path, found.shape, shape)
+    return found.reshape(-1, *shape)
+
+
+def _check_shape(path: Path, found: Sequence[int], shape: Shape) -> None:
+    """Before numbers are converted, because they may grow by a factor of eight."""
+    one = tuple(found[1:])
+    several = bool(found) and found[0] > 0 and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),))
+    if not several and _squeezed(found) != _squeezed(shape):
+        raise DataError(message(f"{path}", f"samples of shape {shape}", f"an array {tuple(found)}"))
 
 
 def _squeezed(shape: Iterable[int]) -> tuple[int, ...]:

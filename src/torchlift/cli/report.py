@@ -14,6 +14,7 @@ from torchlift import report
 from torchlift.cli.command import Command, Record
 from torchlift.cli.report_runs import distinct, find_runs
 from torchlift.core.errors import invalid_value
+from torchlift.core.files import unlinked
 
 FILE = "report.html"
 
@@ -38,7 +39,8 @@ class Report(Command):
         found, left_out = find_runs(folders)
         page = report.html([run.record for run in found], distinct(found))
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(page, encoding="utf-8")
+        # Names of folders may hold what is no Unicode.
+        unlinked(file).write_text(page, encoding="utf-8", errors="replace")
         if self.open:
             webbrowser.open(file.resolve().as_uri())
         return {

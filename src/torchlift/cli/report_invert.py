@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.invert_files import read_batch
-from torchlift.core.errors import DataError, message
+from torchlift.core.errors import DataError
 from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.records.checked import check_record
 
 SHOWN = 8
 """Images that are shown."""
@@ -27,16 +28,13 @@ SETTINGS = ("model", "data", "in_shape", "out_shape", "prior", "algorithm", "wei
 def inversion_record(folder: Path) -> Record:
     """What was found for each image, how the weight was chosen, and the first images."""
     file = folder / "invert.json"
+    found = read_object(file)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return _record(folder, found)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
-        hint = "It is damaged or of another version: repeat the run."
-        raise DataError(
-            message(str(file), "what torchlift invert writes", f"{type(error).__name__}: {error}", hint)
-        ) from error
+        return check_record(_record(folder, found))
+    except DataError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise not_ours(file, "invert", error) from error
 
 
 def _record(folder: Path, found: Mapping[str, Any]) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchlift.cli.command import not_ours, read_object
 from torchlift.configuration import Configuration, read_configuration
 from torchlift.configuration.data import load_samples
 from torchlift.configuration.files import to_plain
 from torchlift.configuration.network import reads_context, torch_dtype
-from torchlift.core.errors import DataError, TorchliftError, message
+from torchlift.core.errors import DataError, TorchliftError
 from torchlift.imaging import psnr
 from torchlift.imaging.tasks import TASKS
 from torchlift.models import load_model
@@ -24,6 +24,7 @@ from torchlift.networks import Network
 from torchlift.operators.context import map_context
 from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
 from torchlift.records.blocks import network_blocks
+from torchlift.records.checked import check_record
 from torchlift.training import History, read_history
 
 SHOWN = 5
@@ -47,7 +48,15 @@ def training_record(folder: Path) -> Record:
     """
     configuration = read_configuration(folder / "config.toml")
     history = read_history(folder / "history.jsonl")
-    finished = _json(folder / "train.json") if (folder / "train.json").exists() else {}
+    file = folder / "train.json"
+    finished = read_object(file) if file.exists() else {}
+    try:
+        return check_record(_record(folder, configuration, history, finished))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise not_ours(file, "train", error) from error
+
+
+def _record(folder: Path, configuration: Configuration, history: History, finished: Mapping[str, Any]) -> Record:
     network, trouble = _network(folder)
     exhibits = [*_table(finished), *_curves(history)]
     if network is not None:
@@ -66,7 +75,7 @@ def training_record(folder: Path) -> Record:
         summary=" ".join(each for each in (f"{_words(configuration)}.", summary, trouble) if each),
         command=f"torchlift train {name} --out {shlex.quote(str(folder) + '-again')}",
         configuration=finished.get("configuration") or _plain(configuration),
-        environment={key: finished[key] for key in ("versions", "threads") if key in finished},
+        environment=finished.get("environment") or {},
         seconds=finished.get("seconds") or seconds or 0.0,
         exhibits=exhibits,
     )
@@ -80,16 +89,6 @@ def _words(configuration: Configuration) -> str:
 def _plain(configuration: Configuration) -> dict[str, Any]:
     found: dict[str, Any] = {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
     return found | {"phase": [to_plain(phase) for phase in configuration.phase]}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(message(str(file), "JSON", error, "It is damaged: repeat the run.")) from error
-    if not isinstance(content, dict):
-        raise DataError(message(str(file), "a JSON object", type(content).__name__))
-    return content
 
 
 def _network(folder: Path) -> tuple[Network | None, str]:
@@ -116,12 +115,16 @@ def _table(finished: Mapping[str, Any]) -> list[Exhibit]:
 def _curves(history: History) -> list[Exhibit]:
     """Loss of both kinds; objective, gap and validation metrics where there are any."""
     found = [
-        _curve(name, label, [_series(history, name, kind) for kind in ("train", "validation")])
+        _curve(name, name, label, [_series(history, name, kind) for kind in ("train", "validation")])
         for name, label in LABELS.items()
     ]
     metrics: dict[str, None] = dict.fromkeys(name for row in history for name in row["metrics"] if name != "loss")
-    found += [_curve(name, METRICS.get(name, name), [_series(history, name, "validation")]) for name in metrics]
-    found.append(_curve("learning-rate", "learning rate", [_series(history, "learning_rate", "train")]))
+    found += [
+        _curve(name, f"metric-{number}", METRICS.get(name, name), [_series(history, name, "validation")])
+        for number, name in enumerate(metrics, start=1)
+    ]
+    rate = "learning-rate"
+    found.append(_curve(rate, rate, "learning rate", [_series(history, "learning_rate", "train")]))
     return [curves for curves in found if curves.series]
 
 
@@ -133,11 +136,10 @@ def _series(history: History, name: str, kind: str) -> Series | None:
     return Series(label, steps, values, dashed=kind == "validation" and name in LABELS, group=name)
 
 
-def _curve(name: str, label: str, series: list[Series | None]) -> Curves:
+def _curve(name: str, file_name: str, label: str, series: list[Series | None]) -> Curves:
     known = [each for each in series if each is not None]
     positive = all(y is not None and y > 0 for each in known for y in each.y)
     log = name in (*LABELS, "learning-rate") and positive
-    file_name = "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
     return Curves(file_name, label[:1].upper() + label[1:], "step", label, known, y_log=log)
 
 

@@ -95,7 +95,9 @@ def show_result(record: Record, console: Console) -> None:
     table = _plain_table()
     table.add_row("network", _network(record["network"]))
     speed = record["steps"] / record["seconds"] if record["seconds"] else 0.0
-    table.add_row("time", f"{record['seconds']:.1f} s, {speed:.3g} steps/s, threads: {record['threads']}")
+    table.add_row(
+        "time", f"{record['seconds']:.1f} s, {speed:.3g} steps/s, threads: {record['environment']['threads']}"
+    )
     if record["folder"] is not None:
         table.add_row("files", f"{record['folder']}: {', '.join(record['files'])}")
     console.print(table)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import os
+import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import torch
-from numpy.lib.format import read_array
-from safetensors import SafetensorError, safe_open
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
+from safetensors import safe_open
 from torch import Tensor
 
 from torchlift.core.errors import DataError, message
+from torchlift.core.files import opened
+from torchlift.training.available import available_memory
+from torchlift.training.memory import format_bytes
 
 NAMES = ("y", "x", "context")
+
+_HEADERS = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}
+_CHUNK = 1 << 20
 
 
 def read_arrays(path: Path) -> dict[str, Tensor]:
@@ -28,13 +37,7 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
         DataError: it cannot be read, or holds something else.
     """
     path = path.expanduser()
-    try:
-        found = _read(path)
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError, SafetensorError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(message(f"data {path}", "a readable .npz, .safetensors or folder of .npy", reason)) from error
+    found = _read(path)
     if "x" not in found:
         hint = "x are the targets (images, labels, …), y the inputs."
         raise DataError(message(f"data {path}", "an array x, and perhaps y and context", sorted(found) or "none", hint))
@@ -46,34 +49,107 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (False, where Path.is_dir raises, for a name with a NUL)
         files = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
-        return {name: _from_numpy(path, name, file.open("rb")) for name, file in files.items()}
+        return {name: _as_tensor(read_npy(f"data {path} {name}", file)) for name, file in files.items()}
     if path.suffix == ".safetensors":
-        with safe_open(path, framework="pt") as stored:
-            return _chosen(path, stored.keys(), stored.get_tensor)
+        return read_safetensors(f"data {path}", path, NAMES)
     if path.suffix == ".npz":
-        with zipfile.ZipFile(path) as stored:
-            names = [name.removesuffix(".npy") for name in stored.namelist()]
-            return _chosen(path, names, lambda name: _from_numpy(path, name, stored.open(f"{name}.npy")))
-    if not path.exists():
+        return _read_npz(path)
+    if not os.path.exists(path):  # noqa: PTH110 (as above)
         raise DataError(message(f"data {path}", "a file or folder", "nothing there"))
     raise DataError(message(f"data {path}", "a name ending in .npz or .safetensors", repr(path.name)))
 
 
-def _chosen(path: Path, names: Iterable[str], get: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    unknown = sorted(set(names) - set(NAMES))
+def read_npy(where: str, path: Path) -> np.ndarray:
+    """The array of a .npy file."""
+    with opened(where, path, "a readable .npy file") as stream:
+        return read_numpy(where, stream, os.fstat(stream.fileno()).st_size)
+
+
+def read_safetensors(where: str, path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """All tensors of a safetensors file.
+
+    Args:
+        where: begins messages.
+        path: the file.
+        names: the only ones that there may be; None for any.
+    """
+    with opened(where, path, "a readable .safetensors file"):
+        pass  # it is an ordinary file: safetensors itself would wait for a pipe
+    try:
+        with safe_open(path, framework="pt") as stored:
+            if names is not None:
+                _check_names(where, stored.keys(), names)
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except DataError:
+        raise
+    except Exception as error:  # whatever the libraries raise at types and sizes that they do not know
+        raise DataError(message(where, "a readable .safetensors file", str(error)[:200])) from error
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    where = f"data {path}"
+    with opened(where, path, "a readable .npz file") as file:
+        try:
+            with zipfile.ZipFile(file) as stored:
+                members = {member.filename.removesuffix(".npy"): member for member in stored.infolist()}
+                _check_names(where, members, NAMES)
+                found = {}
+                for name, member in members.items():
+                    with stored.open(member) as stream:
+                        found[name] = _as_tensor(read_numpy(f"{where} {name}", stream, member.file_size))
+                return found
+        except DataError:
+            raise
+        except Exception as error:  # damaged, encrypted, or packed in a way that zipfile does not know
+            raise DataError(message(where, "a readable .npz file", str(error)[:200] or type(error).__name__)) from error
+
+
+def _check_names(where: str, names: Iterable[str], known: Sequence[str]) -> None:
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise DataError(message(f"data {path}", "arrays named y, x and context only", ", ".join(unknown)))
-    return {name: get(name) for name in NAMES if name in names}
+        wanted = f"arrays named {', '.join(known[:-1])} and {known[-1]} only"
+        raise DataError(message(where, wanted, ", ".join(unknown)[:200]))
 
 
-def _from_numpy(path: Path, name: str, stream: IO[bytes]) -> Tensor:
-    """An array in numpy's own format; arrays of objects, which would be unpickled, are refused."""
-    with stream:
-        array = read_array(stream, allow_pickle=False)
-    if array.dtype.kind not in "fiub":
-        raise DataError(message(f"data {path} {name}", "an array of numbers", array.dtype))
+def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
+    """An array of numbers in numpy's own format.
+
+    The header is compared with what the file holds and with the memory there is before anything is allocated, and
+    memory grows with what is really delivered. Arrays of objects, which would have to be unpickled, are refused.
+
+    Args:
+        where: begins messages.
+        stream: at its beginning.
+        size: bytes that it says it holds.
+    """
+    try:
+        version = read_magic(stream)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers of Python 2, which are read all the same
+            shape, by_columns, dtype = _HEADERS[version](stream)
+    except Exception as error:  # numpy's parser lets many kinds through, of its own and of Python's
+        raise DataError(message(where, "a readable .npy file, format 1.0 or 2.0", str(error)[:200])) from error
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise DataError(
+            message(where, "an array of numbers", dtype, "Nothing is unpickled." if dtype.hasobject else "")
+        )
+    needed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if min(shape, default=1) < 0 or needed > there:
+        raise DataError(message(where, f"{needed} bytes for an array {shape}"[:200], f"{there}"))
+    if needed > available_memory():
+        raise DataError(message(where, "an array that fits into memory", format_bytes(needed)))
+    content = bytearray()
+    while len(content) < needed:
+        part = stream.read(min(_CHUNK, needed - len(content)))
+        if not part:
+            raise DataError(message(where, f"{needed} bytes of values", f"{len(content)}"))
+        content += part
+    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind == "u" and native.dtype.itemsize > 1:
         native = native.astype(np.int64)

@@ -30,7 +30,7 @@ def settings_from(kind: type[S], values: Mapping[str, Any], section: str, elsewh
         if name not in hints:
             owners = [other for other, its in elsewhere.items() if name in types_of(its)]
             hint = f"It belongs to {owners[0]}." if owners else _nearest(name, hints)
-            invalid_value(section, f"the keys {', '.join(hints)}", repr(name), hint)
+            invalid_value(section, f"the keys {', '.join(hints)}", _cut(repr(name)), hint)
     return kind(**{name: converted(f"{section} {name}", value, hints[name]) for name, value in values.items()})
 
 
@@ -53,7 +53,8 @@ def check_choice(where: str, value: str, known: Iterable[str]) -> str:
     """One of the known names; a misspelt one is answered with the nearest."""
     names = list(known)
     if value not in names:
-        raise InvalidValueError(message(where, f"one of {', '.join(names)}", repr(value), _nearest(value, names)))
+        wanted = f"one of {', '.join(names)}"
+        raise InvalidValueError(message(where, wanted, _cut(repr(value)), _nearest(value, names)))
     return value
 
 
@@ -95,11 +96,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return "a table"
     kind = {int: "number", float: "number", str: "string", list: "list"}.get(type(value), type(value).__name__)
-    text = repr(value)
-    return f"the {kind} {text if len(text) <= 60 else f'{text[:57]}…'}"
+    return f"the {kind} {_cut(repr(value))}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     spelt = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:60].lower(), spelt, n=1, cutoff=0.5)
     return f"Did you mean {spelt[near[0]]!r}?" if near else ""

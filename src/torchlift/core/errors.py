@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+_LONGEST = 2000
+
 
 class TorchliftError(Exception):
     """Base class of all errors raised on purpose by torchlift."""
@@ -35,8 +37,9 @@ class DataError(TorchliftError, OSError):
 
 
 def message(where: str, expected: str, got: object, hint: str = "") -> str:
-    """The one sentence form that all our errors share."""
-    text = f"{where}: expected {expected}, got {got}."
+    """The one sentence form that all our errors share; what came may be as long as a file."""
+    came = str(got)
+    text = f"{where}: expected {expected}, got {came if len(came) <= _LONGEST else f'{came[:_LONGEST]}…'}."
     return f"{text} {hint}" if hint else text
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import DataError, message
+from torchlift.core.files import opened
 
 MAX_BYTES = 1 << 28
 """Largest payload that is read unless the caller allows more: 256 MiB."""
@@ -58,16 +59,11 @@ def read_idx(
         DataError: The file is absent, damaged, or not what was expected.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as raw:
+    with opened(str(file), file, "a readable IDX file") as raw:
+        try:
             return _read_stream(file, raw, shape, sha256, max_bytes)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(message(str(file), "a complete gzip file", error, _REPLACE)) from error
-    except DataError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(message(str(file), "a readable IDX file", reason, "Check the path.")) from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(message(str(file), "a complete gzip file", error, _REPLACE)) from error
 
 
 def _read_stream(file: Path, raw: BinaryIO, shape: ExpectedShape, sha256: str | None, max_bytes: int) -> Tensor:
@@ -77,11 +73,16 @@ def _read_stream(file: Path, raw: BinaryIO, shape: ExpectedShape, sha256: str | 
         _refuse(file, "a gzip file, as its name says", "other content", _REPLACE)
     stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb")) if compressed else raw
 
+    length = os.fstat(raw.fileno()).st_size
+    if compressed:
+        _check_packed(file, length, max_bytes)  # before the first byte is unpacked
     header = _read_header(file, stream, len(shape))
     sizes = _check_sizes(file, header, shape, max_bytes)
     expected = math.prod(sizes)
-    if not compressed:
-        _check_length(file, os.fstat(raw.fileno()).st_size, len(header) + expected)
+    if compressed:
+        _check_packed(file, length, expected)
+    else:
+        _check_length(file, length, len(header) + expected)
     payload = _read_payload(file, stream, expected)
     if sha256 is not None:
         _check_digest(file, header, payload, sha256)
@@ -131,6 +132,12 @@ def _read_payload(file: Path, stream: BinaryIO, expected: int) -> bytearray:
     if stream.read(1):
         _refuse(file, f"{expected} bytes of values", "further bytes after them", _REPLACE)
     return payload
+
+
+def _check_packed(file: Path, length: int, expected: int) -> None:
+    """No gzip is much longer than what it holds; zeros after its end would be read one by one."""
+    if length > (most := expected + expected // 16 + 4096):
+        _refuse(file, f"a gzip file of at most {most} bytes for {expected}", length, _REPLACE)
 
 
 def _check_length(file: Path, length: int, expected: int) -> None:

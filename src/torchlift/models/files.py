@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.checkpoint import load_tensors, save_tensors
-from torchlift.core.errors import DataError, TorchliftError, invalid_type, message
-from torchlift.models.modules import build_modules, describe_modules
+from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.models.claims import check_claim
+from torchlift.models.modules import build_modules, check_arguments, describe_modules
 from torchlift.models.values import (
     DTYPES,
     build_activation,
@@ -22,6 +24,14 @@ from torchlift.models.values import (
 )
 from torchlift.networks import LISTA, Chain, Network, PrimalDual, Shallow
 from torchlift.operators import LinearOperator, Mask
+
+ARGUMENTS = {
+    "Chain": {"in_shape", "modules"},
+    "Shallow": {"in_features", "hidden", "out_features", "activation", "bias", "output_bias"},
+    "LISTA": {"H", "dictionary", "iterations", "form", "tied"},
+    "PrimalDual": {"H", "L", "iterations", "constraint", "tied"},
+}
+"""What the description of each architecture consists of."""
 
 
 def save_model(folder: str | Path, network: Network) -> Path:
@@ -54,15 +64,15 @@ def load_model(folder: str | Path, *, into: Network | None = None) -> Network:
     if into is not None:
         return _filled(into, tensors, folder)
     try:
-        network = _build(record["architecture"])
+        network = _build(record["architecture"], sum(tensor.numel() for tensor in tensors.values()))
         if record["dtype"] is not None:
             network = network.to(DTYPES[record["dtype"]])
         for name in record["frozen"]:
             network.get_parameter(name).requires_grad_(False)
     except DataError:
         raise
-    except (TorchliftError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise DataError(message(f"model {folder}", "an architecture of this version", error)) from error
+    except Exception as error:  # whatever the constructors of torch's modules and of ours say to what a file claims
+        raise DataError(message(f"model {folder}", "an architecture of this version", str(error)[:400])) from error
     return _filled(network, tensors, folder)
 
 
@@ -113,10 +123,13 @@ def _describe(network: Network) -> dict[str, Any]:
     return {"network": type(network).__name__}
 
 
-def _build(description: Mapping[str, Any]) -> Network:
+def _build(description: Mapping[str, Any], stored: int) -> Network:
     """The architecture; its numbers are placeholders. Steps are given, so no norm of zeros is divided by."""
+    check_claim(description, stored)
     given = dict(description)
     kind = given.pop("network")
+    if kind in ARGUMENTS:
+        check_arguments(kind, given, ARGUMENTS[kind])
     if kind == "Chain":
         return Chain(nn.Sequential(*build_modules(given["modules"])), tuple(given["in_shape"]))
     if kind == "Shallow":
@@ -124,6 +137,9 @@ def _build(description: Mapping[str, Any]) -> Network:
         return Shallow(**given)
     if kind == "LISTA":
         H, L = build_operator(given.pop("H")), build_operator(given.pop("dictionary"))
+        if given["form"] == "coupled" and math.prod(H.out_shape) * math.prod(L.in_shape) > stored:
+            got = f"{H.out_shape} × {L.in_shape}"
+            invalid_value("load_model LISTA", f"a coupling of at most {stored} numbers", got)
         return LISTA(H, L, step=1.0, context=_example_context(H), **given)
     if kind == "PrimalDual":
         H, L = build_operator(given.pop("H")), build_operator(given.pop("L"))
@@ -139,7 +155,7 @@ def _example_context(operator: LinearOperator) -> dict[str, Tensor] | None:
 
     def visit(node: object) -> None:
         if isinstance(node, Mask) and node.mask is None:
-            found[node.key] = torch.ones(1, *node.in_shape)
+            found[node.key] = torch.ones(()).expand(1, *node.in_shape)  # takes no memory, whatever the shape
         parts = vars(node).values() if isinstance(node, LinearOperator) else node if isinstance(node, tuple) else ()
         for part in parts:
             visit(part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -37,6 +37,13 @@ def build_modules(descriptions: Any) -> list[nn.Module]:
     return [_build(description) for description in descriptions]
 
 
+def check_arguments(name: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse what a description of this version does not have: it may mean something, or hide something."""
+    surplus = sorted(set(given) - set(known))
+    if surplus:
+        invalid_value(f"load_model {name}", f"{', '.join(sorted(known))} only", ", ".join(surplus)[:80])
+
+
 def _describe(module: Any) -> dict[str, Any]:
     if isinstance(module, Residual):
         return {"module": "Residual", "branch": describe_modules(module.branch), "step": module.step}
@@ -67,4 +74,7 @@ def _build(description: Any) -> nn.Module:
     if name not in _BY_NAME:
         known = ", ".join([*_BY_NAME, "Residual", "RungeKutta", "activation"])
         invalid_value("load_model module", f"one of {known}", repr(name))
-    return _BY_NAME[name](**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    kind: Any = _BY_NAME[name]
+    check_arguments(name, given, {*ARGUMENTS[kind], *(("bias",) if kind in _WITH_BIAS else ())})
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return kind(**options)

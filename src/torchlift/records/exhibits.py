@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -15,6 +16,9 @@ Cell = str | float | int | bool | None
 
 Outcome = Literal["held", "did not hold", "not decidable"]
 OUTCOMES: tuple[Outcome, ...] = ("held", "did not hold", "not decidable")
+
+# Numbers of at most two digits: a width of a thousand million would fill the memory.
+_FORMAT = re.compile(r"[+ -]?0?\d{0,2},?(\.\d{1,2})?[eEfFgG%]?")
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,7 @@ class Table(Exhibit):
         if self.formats and len(self.formats) != len(self.columns):
             invalid_value(f"Table {self.name} formats", f"{len(self.columns)}, one per column", len(self.formats))
         for form in self.formats:
-            try:
-                format(1.0, form)
-            except ValueError:
+            if not isinstance(form, str) or not _FORMAT.fullmatch(form):
                 invalid_value(f"Table {self.name} formats", "format specifications such as '.2f'", repr(form))
 
 
@@ -162,6 +164,10 @@ class Pictures(Exhibit):
         for label in (*self.captions, *([] if self.truth is None else [self.truth])):
             if label not in self.rows:
                 invalid_value(f"Pictures {self.name}", f"rows among {', '.join(self.rows)}", repr(label))
+        for label, texts in self.captions.items():
+            if len(texts) > len(self.rows[label]):
+                wanted = f"at most {len(self.rows[label])} captions of {label}, one per image"
+                invalid_value(f"Pictures {self.name}", wanted, len(texts))
 
     def errors(self) -> dict[str, Tensor]:
         """|images − truth| of every other row; none without a truth."""

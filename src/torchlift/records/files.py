@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchlift.checkpoint import load_tensors, save_tensors
-from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.errors import DataError, message
+from torchlift.records.checked import check_record
 from torchlift.records.exhibits import KINDS, Blocks, Curves, Exhibit, Grid, HeatMap, Pictures, Record, Series, Verdict
 
 KIND = "torchlift record"
 FOLDER = "record"
 """The pair of files of a record lies in this folder of a run's own folder."""
 
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
 
 def save_record(folder: Path | str, record: Record) -> Path:
     """Write a record into `folder`/record, whole or not at all.
 
     Raises:
+        InvalidTypeError, InvalidValueError: Some part of it cannot be shown; it says which.
         DataError: The disk is full or refuses.
     """
-    for name in (record.name, *(exhibit.name for exhibit in record.exhibits)):
-        if not _NAME.fullmatch(name):
-            invalid_value("record", "names of lower-case words joined by hyphens", repr(name))
+    check_record(record)
     tensors: dict[str, Tensor] = {}
     content = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     content["verdicts"] = [dataclasses.asdict(verdict) for verdict in record.verdicts]
@@ -48,8 +46,8 @@ def load_record(folder: Path | str) -> Record:
     try:
         content["verdicts"] = tuple(Verdict(**verdict) for verdict in content["verdicts"])
         content["exhibits"] = tuple(_decode(exhibit, tensors) for exhibit in content["exhibits"])
-        return Record(**content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return check_record(Record(**content))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         hint = "It was written by another version: repeat the run."
         raise DataError(
             message(str(path), "a record of this version", f"{type(error).__name__}: {error}", hint)
@@ -86,11 +84,17 @@ def _plain(value: Any) -> Any:
 def _decode(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> Exhibit:
     kind = KINDS[content.pop("kind")]
     if kind is Pictures:
-        content["rows"] = {label: tensors[name] for label, name in content["rows"].items()}
+        content["rows"] = {label: _numbers(tensors[name]) for label, name in content["rows"].items()}
     elif kind is HeatMap:
-        content["values"] = tensors[content["values"]]
+        content["values"] = _numbers(tensors[content["values"]])
     elif kind is Curves:
         content["series"] = tuple(Series(**series) for series in content["series"])
     elif kind is Blocks:
         content["grids"] = tuple(Grid(**grid) for grid in content["grids"])
     return kind(**content)
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"numbers of type {tensor.dtype}, not float32")
+    return tensor

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchlift.records.checked import check_name
 from torchlift.records.exhibits import OUTCOMES, Cell, Record, Table
 
 NOT_DRAWN = 'Not drawn: matplotlib is absent (`pip install "torchlift[plot]"`).'
 
-_MARKDOWN = re.compile(r"[\\|*`<\[\]]|(?<!\w)_|_(?!\w)")  # an underscore within a word is harmless
+_MARKDOWN = re.compile(r"[\\|*`\[\]]|~(?=~)|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is harmless
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_BEGINNING = re.compile(r"^(\d{0,9})(>|[#+=.)~-](?=[ #=~-]|$))")  # of a heading, a quotation, a list or a rule
 _EXPONENT = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -32,6 +35,9 @@ _LATEX = {
     **{letter: rf"\ensuremath{{{command}}}" for letter, command in _SIGNS.items()},
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     "\\": r"\textbackslash{}",
+    "[": "{[}",  # or it would be the argument of the line break before it
+    "]": "{]}",
+    "*": "{*}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
@@ -80,6 +86,7 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """The table in LaTeX, for the package booktabs."""
+    check_name(table.name)
     columns = "".join("r" if right else "l" for right in numeric_columns(table))
     rows = [" & ".join(map(latex_text, row)) + r" \\" for row in table_texts(table)]
     note = [rf"  \par\smallskip {latex_text(table.note)}"] if table.note else []
@@ -121,7 +128,7 @@ def record_markdown(record: Record, pictures: Sequence[str] = ()) -> str:
         link = f"![{title}](figures/{exhibit.name}.png)" if exhibit.name in pictures else NOT_DRAWN
         parts += [f"**{title}**", link, markdown_text(exhibit.note)]
     minutes, seconds = divmod(round(record.seconds), 60)
-    parts += ["## To repeat", f"    {record.command}", f"It took {minutes} min {seconds} s."]
+    parts += ["## To repeat", f"    {' '.join(record.command.split())}", f"It took {minutes} min {seconds} s."]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -141,14 +148,17 @@ def _claims(record: Record) -> str:
 
 def markdown_text(text: str) -> str:
     """One line in which nothing is taken for Markdown or HTML."""
-    return _MARKDOWN.sub(lambda found: "\\" + found[0], " ".join(text.split()))
+    # A backslash before < is not an escape everywhere; an entity is.
+    plain = _ENTITY.sub("&amp;", " ".join(text.split())).replace("<", "&lt;")
+    line = _MARKDOWN.sub(lambda found: "\\" + found[0], plain)
+    return _BEGINNING.sub(r"\1\\\2", line)
 
 
 def latex_text(text: str) -> str:
     """Text in which nothing is taken for a command; letters and signs that LaTeX does not know become mathematics."""
     if number := _EXPONENT.fullmatch(text):
         return rf"\ensuremath{{{number[1]} \times 10^{{{int(number[2])}}}}}"
-    words = "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    words = "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()) if letter.isprintable())
     words = _SCRIPTS.sub(_script, words)
     return f"\\ensuremath{{{words}}}" if re.fullmatch(r"-[\d.]+", words) else words
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,10 @@ from torchlift import __version__
 from torchlift.checkpoint.lock import hold
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import read_json, unlinked
 from torchlift.plot.exhibits import save_exhibit
 from torchlift.records import Record, Table, environment, latex, load_record, markdown, record_markdown, save_record
+from torchlift.records.checked import check_record
 from torchlift.records.files import FOLDER as RECORD
 from torchlift.reproduce.interrupt import noticing_interrupts
 from torchlift.reproduce.item import SCALES, Findings, Item, Scale, Work
@@ -117,19 +118,21 @@ def finished(folder: Path) -> bool:
 
 def write_exhibits(folder: Path, record: Record) -> None:
     """Figures, tables and the summary of a record."""
+    check_record(record)  # exhibits name files
     tables = [exhibit for exhibit in record.exhibits if isinstance(exhibit, Table)]
     figures = [exhibit for exhibit in record.exhibits if not isinstance(exhibit, Table)]
     if find_spec("matplotlib") is None:
         figures = []
     for name, content in ((TABLES, tables), (FIGURES, figures)):
         if content:
-            (folder / name).mkdir(exist_ok=True)
+            unlinked(folder / name).mkdir(exist_ok=True)
     for table in tables:
-        (folder / TABLES / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
-        (folder / TABLES / f"{table.name}.tex").write_text(latex(table), encoding="utf-8")
+        for ending, text in (("md", markdown(table)), ("tex", latex(table))):
+            unlinked(folder / TABLES / f"{table.name}.{ending}").write_text(text, encoding="utf-8")
     for exhibit in figures:
         save_exhibit(exhibit, folder / FIGURES)
-    (folder / SUMMARY).write_text(record_markdown(record, [figure.name for figure in figures]), encoding="utf-8")
+    summary = record_markdown(record, [figure.name for figure in figures])
+    unlinked(folder / SUMMARY).write_text(summary, encoding="utf-8")
 
 
 def _settings(item: Item, scale: Scale, seed: int) -> dict[str, Any]:
@@ -187,19 +190,16 @@ class _Clock:
 
     def save(self) -> None:
         content = {"settings": self.settings, "environment": self.environment, "seconds": self.seconds()}
-        new = self.file.with_name(f".{self.file.name}.new")
+        new = unlinked(self.file.with_name(f".{self.file.name}.new"))
         new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         new.replace(self.file)
 
 
 def _read(file: Path) -> dict[str, Any]:
     """The content of the file of settings."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        settings, here, seconds = (content[name] for name in ("settings", "environment", "seconds"))
-        if isinstance(settings, dict) and isinstance(here, dict) and math.isfinite(seconds):
-            return content
-    except (ValueError, LookupError, TypeError):
-        pass  # the same as content of another shape
     hint = "It is damaged: choose another folder by --out."
+    content = read_json(file, hint)
+    settings, here, seconds = (content.get(name) for name in ("settings", "environment", "seconds"))
+    if isinstance(settings, dict) and isinstance(here, dict) and type(seconds) is float and seconds >= 0:
+        return content
     raise DataError(message(str(file), "the settings of a run", "something else", hint))

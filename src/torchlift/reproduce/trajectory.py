@@ -60,7 +60,7 @@ def follow(
     seconds, failure = 0.0, ""
     if checkpoints.steps():
         found = checkpoints.load()
-        method.restore((found.tensors, found.record["numbers"]))
+        method.restore((dict(found.tensors), found.record["numbers"]))
         rows, seconds = list(found.record["rows"]), float(found.record["seconds"])
     else:
         rows.append({"step": 0, "seconds": 0.0, **measure()})

@@ -1,0 +1,84 @@
+"""Files of unknown origin: only ordinary ones are opened, and no more is read than was allowed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torchlift.core.errors import DataError, message
+
+#: Largest JSON file that is read: 64 MiB.
+MAX_JSON = 1 << 26
+
+
+@contextmanager
+def opened(where: str, path: str | os.PathLike[str], expected: str) -> Iterator[BinaryIO]:
+    """An ordinary file, open for reading; a folder, a device, or a pipe, which might keep us waiting, is refused.
+
+    Args:
+        where: begins the message.
+        path: the file; of a symbolic link, what it points to.
+        expected: what it should be, in words.
+
+    Raises:
+        DataError: it cannot be opened or read.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DataError(message(where, expected, "something that is no ordinary file"))
+            yield stream
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(message(where, expected, error.strerror or error)) from error
+    except ValueError as error:
+        if isinstance(path, str | Path) and "\0" in str(path):  # no name of a file has a NUL in it
+            raise DataError(message(where, expected, repr(str(path)))) from error
+        raise
+
+
+def read_bytes(where: str, path: str | os.PathLike[str], largest: int, expected: str = "a readable file") -> bytes:
+    """The content of an ordinary file of at most `largest` bytes."""
+    with opened(where, path, expected) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > largest:
+            raise DataError(message(where, f"{expected} of at most {largest} bytes", size))
+        return stream.read(largest)
+
+
+def read_json(path: str | os.PathLike[str], hint: str = "") -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DataError: there is none, or it is not JSON as the standard has it, without NaN and infinities.
+    """
+    content = read_bytes(str(path), path, MAX_JSON, "a JSON file")
+    try:
+        found = json.loads(content.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or nested too deep
+        raise DataError(message(str(path), "JSON", error, hint)) from error
+    if not isinstance(found, dict):
+        raise DataError(message(str(path), "a JSON object", type(found).__name__, hint))
+    return found
+
+
+def unlinked(path: Path) -> Path:
+    """A path to write to; a symbolic link there is removed, because it would lead out of the folder."""
+    if path.is_symlink():
+        path.unlink()
+    return path
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe without a writer is opened at once, to be refused."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
