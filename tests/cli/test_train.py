@@ -19,6 +19,7 @@ from torchlift.cli import main
 from torchlift.configuration import read_configuration
 from torchlift.imaging import load_digits
 from torchlift.models import load_model
+from torchlift.records import environment
 from torchlift.training import read_history
 
 Capture = pytest.CaptureFixture[str]
@@ -96,6 +97,22 @@ def test_a_run_saves_all_that_is_needed_to_repeat_it(capsys: Capture, config: Pa
     # the model is the best network of the run
     noisy = load_digits("validation").images[:10]
     assert first(noisy.flatten(1)).shape == (10, 784)
+
+
+def test_a_record_says_where_it_was_made(capsys: Capture, config: Path, tmp_path: Path) -> None:
+    trained(capsys, config, "--out", tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))
+    assert record["environment"] == environment()
+    assert record["environment"]["processor"] and record["environment"]["devices"][0] == "cpu"
+
+
+def test_training_that_only_does_harm_shows_the_start_as_the_best(capsys: Capture, config: Path) -> None:
+    harmful = (config, "--training.solver", "adam", "--training.lr", "1", "--training.evaluate-every", "1")
+    record = trained(capsys, *harmful)
+    assert record["best"]["step"] == 0
+    assert record["validation"]["best"] == {"step": 0, "metrics": record["validation"]["start"]["metrics"]}
+    assert record["validation"]["last"]["metrics"]["psnr"] < record["best"]["value"]
+    assert "best (step 0)" in run(capsys, *harmful)[1]
 
 
 def test_the_summary_for_people(capsys: Capture, config: Path) -> None:
@@ -381,7 +398,7 @@ def test_bad_files_get_one_line(capsys: Capture, config: Path, tmp_path: Path) -
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "expected a TOML file" in refused(capsys, "binary.toml")
     (tmp_path / "large.toml").write_bytes(b"#" * (1 << 21))
-    assert "a small TOML file" in refused(capsys, "large.toml")
+    assert "a TOML file of at most 262144 bytes" in refused(capsys, "large.toml")
     (tmp_path / "file").touch()
     assert "file" in refused(capsys, config, "--out", "file")
     assert "Did you mean --network.activation?" in refused(capsys, config, "--network.activaton", "relu")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 import time
+import webbrowser
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +18,8 @@ from torchlift.cli.command import Command, Record
 from torchlift.core.errors import DataError
 from torchlift.imaging import digits, mnist
 from torchlift.records.environment import environment, package_version
+from torchlift.training.available import available_memory
+from torchlift.training.memory import format_bytes
 
 EXTRAS = {
     "plot": "matplotlib",
@@ -25,36 +30,96 @@ EXTRAS = {
 }
 """Each optional extra and the package that it brings."""
 
+FRIENDS = ("onnx", "onnxscript")
+"""Packages that torch asks for when a network is exported."""
+
+THREADS = "OMP_NUM_THREADS"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Command):
-    """Show versions, devices, speed, data and optional extras."""
+    """Show versions, devices, speed, data, optional extras, and what to do about what is missing."""
 
     name: ClassVar[str] = "info"
 
     def collect(self) -> Record:
         machine = environment()
-        return {
-            "versions": machine.pop("versions"),
-            "machine": {**machine, "matmul_gflops": round(matmul_gflops(), 1)},
-            "data": {"digits": bundled_digits(), "mnist": full_mnist()},
+        versions, threads = machine.pop("versions"), machine.pop("threads")
+        record = {
+            "versions": versions,
+            "machine": {
+                **machine,
+                "memory": f"{format_bytes(available_memory())} available",
+                "cores": usable_cores(),
+                "threads": threads,
+                "blas": blas(),
+                "matmul_gflops": round(matmul_gflops(torch.float32), 1),
+                "double_gflops": round(matmul_gflops(torch.float64), 1),
+            },
+            "data": {
+                "digits": bundled_digits(),
+                "mnist": full_mnist(),
+                "searched": [str(folder) for folder in mnist.search_folders()],
+            },
             "extras": extras(),
+            "others": {**{name: _found(name, f"pip install {name}") for name in FRIENDS}, "browser": browser()},
         }
+        return {**record, "to_do": to_do(record, os.environ.get(THREADS))}
 
     def show(self, record: Record, console: Console) -> None:
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        for section, content in record.items():
+        for section in ("versions", "machine", "data", "extras", "others"):
             table.add_row(section, "")
-            for name, value in content.items():
+            for name, value in record[section].items():
                 table.add_row(f"  {name}", _text(value))
         console.print(table)
+        console.print("\nTo do: nothing." if not record["to_do"] else "\nTo do:")
+        for sentence in record["to_do"]:
+            console.print(f"- {sentence}", soft_wrap=True)
 
 
-def matmul_gflops(size: int = 1024, repeats: int = 7) -> float:
-    """Median speed of a float32 matrix product on the CPU, in 10⁹ operations per second."""
-    matrix = torch.rand(size, size, generator=torch.Generator().manual_seed(0))
+def to_do(record: Record, wanted_threads: str | None) -> list[str]:
+    """What is missing or set oddly, and what helps; optional things say so.
+
+    Args:
+        record: all that was found.
+        wanted_threads: the value of OMP_NUM_THREADS; None where it is not set.
+    """
+    cores, threads = record["machine"]["cores"], record["machine"]["threads"]
+    found: list[str] = []
+    if threads > cores:
+        found.append(f"torch uses {threads} threads on {cores} usable cores, which is slow: set {THREADS}={cores}.")
+    if threads < cores and wanted_threads is not None:
+        found.append(f"{THREADS}={wanted_threads} leaves cores idle: unset it, or set {THREADS}={cores}.")
+    if record["data"]["digits"].startswith("damaged"):
+        found.append("the bundled digits are damaged: reinstall torchlift.")
+    if record["data"]["mnist"].startswith("not usable"):
+        found.append("optional, the full MNIST set: put its four files into a folder and set TORCHLIFT_DATA to it.")
+    for name, value in {**record["extras"], **record["others"]}.items():
+        state, _, command = value.partition("; ")
+        if state == "absent":
+            found.append(f"optional, {name}: {command}")
+    return found
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def blas() -> str:
+    """The library that multiplies matrices, and the instructions that torch's own loops use."""
+    built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return f"{built[1] if built else 'unknown'}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def matmul_gflops(dtype: torch.dtype, size: int = 1024, repeats: int = 5) -> float:
+    """Median speed of a matrix product on the CPU, in 10⁹ operations per second."""
+    matrix = torch.rand(size, size, generator=torch.Generator().manual_seed(0), dtype=dtype)
     torch.mm(matrix, matrix)
     seconds: list[float] = []
     for _ in range(repeats):
@@ -88,10 +153,19 @@ def full_mnist() -> str:
 
 def extras() -> dict[str, str]:
     """The version of each optional extra, or how to install it."""
-    return {
-        extra: package_version(package) or f'absent; pip install "torchlift[{extra}]"'
-        for extra, package in EXTRAS.items()
-    }
+    return {extra: _found(package, f'pip install "torchlift[{extra}]"') for extra, package in EXTRAS.items()}
+
+
+def browser() -> str:
+    """What `torchlift report --open` opens pages in."""
+    try:
+        return getattr(webbrowser.get(), "name", "the system's own")
+    except webbrowser.Error:
+        return "absent; open pages of 'torchlift report --html' on another machine: each is one file"
+
+
+def _found(package: str, command: str) -> str:
+    return package_version(package) or f"absent; {command}"
 
 
 def _text(value: object) -> str:
