@@ -14,7 +14,7 @@ STAMP := $(VENV)/.torchlift-installed
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types pytest docs gallery clean
+.PHONY: help demo test lint format types pytest docs gallery audit mutants clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -46,6 +46,14 @@ docs: $(STAMP) ## Build the documentation into site/; any warning is an error
 
 gallery: $(STAMP) ## Run the examples at full size and keep what they show for the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build.py
+
+audit: ## Compare the pinned versions with the database of known vulnerabilities (needs the network)
+	test -x build/audit/bin/pip-audit || \
+		{ $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install "pip-audit>=2.7"; }
+	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+
+mutants: $(STAMP) ## Make small faults in prox, liftings and solvers and count those that the tests notice
+	$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 format: $(STAMP) ## Format the code and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .
