@@ -141,7 +141,7 @@ def _source(boundary: str, pixels: int, half: int, device: torch.device) -> Tens
 
 def _per_channel(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
     images = x.reshape(-1, 1, *x.shape[-2:])
-    fixed = images.requires_grad and not weight.requires_grad
+    fixed = images.requires_grad and not weight.requires_grad and not torch.compiler.is_compiling()
     y = _Correlation.apply(images, weight, padding) if fixed else conv2d(images, weight, padding=padding)
     return y.reshape(*x.shape[:-2], *y.shape[-2:])
 
