@@ -60,6 +60,48 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "positive = _ZETA_2 + 0.5 * x * x + debye(F.logsigmoid(x.clamp(min=0)))",
         "positive = _ZETA_2 + 0.5 * x * x + debye(F.logsigmoid(x.clamp(min=-1)))",
     ): "`where` takes the other branch for x ≤ 0",
+    (
+        "solvers/admm.py",
+        "ADMM._balance",
+        "factor = 2.0 if primal > 10 * dual else 0.5",
+        "factor = 2.0 if primal > 9 * dual else 0.5",
+    ): "primal residuals between 0.1 and 10 times the dual one have returned before",
+    (
+        "solvers/drive.py",
+        "_Run._loop",
+        "raise AssertionError('unreachable: max_steps is at least 1')",
+        "(left out)",
+    ): "the last step returns",
+    (
+        "solvers/gauss_newton.py",
+        "_Products._pull",
+        "return torch.autograd.grad(self.residual, self.x, u, retain_graph=True)[0]",
+        "return torch.autograd.grad(self.residual, self.x, u, retain_graph=True)[-1]",
+    ): "a tuple of one",
+    (
+        "solvers/least_squares.py",
+        "_direct",
+        "wide = rows < features",
+        "wide = rows <= features",
+    ): "for a square matrix both systems have the same size and solution",
+    (
+        "solvers/pdhg.py",
+        "PDHG.measure",
+        "value = problem.value(state.point['x'][0], state.products)",
+        "value = problem.value(state.point['x'][0])",
+    ): "the same products are then made again",
+    (
+        "solvers/pdhg.py",
+        "PDHG.init",
+        "if self.tau is not None and self.sigma is not None:",
+        "if self.tau is not None or self.sigma is not None:",
+    ): "one without the other has been refused",
+    (
+        "solvers/saddle.py",
+        "check_saddle",
+        "shapes = [tuple(ax.shape) for ax in problem.forward(point['x'][0])]",
+        "shapes = [tuple(ax.shape) for ax in problem.forward(point['x'][-1])]",
+    ): "a block with more tensors than one has been refused",
 }
 
 BINARY: dict[type[ast.operator], type[ast.operator]] = {
@@ -101,6 +143,12 @@ class Mutant:
         before = text(self.statement)
         with self._made():
             return self.file, self.function, before, text(self.statement)
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether it computes the same: by the list, or as the value of an argument that changes no result."""
+        kept = isinstance(self.parent, ast.keyword) and self.parent.arg in KEPT_ARGUMENTS
+        return kept or self.key in EQUIVALENT
 
     def __str__(self) -> str:
         _, _, before, after = self.key

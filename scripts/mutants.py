@@ -44,7 +44,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from faults import EQUIVALENT, PACKAGE, ROOT, Mutant, mutants_of
+from faults import PACKAGE, ROOT, Mutant, mutants_of
 
 PARTS = {
     "prox": ("tests/prox", "tests/contracts/test_activations.py"),
@@ -313,8 +313,8 @@ def examine(part: str, options: argparse.Namespace, folder: Path) -> tuple[int, 
     """Judge a sample of a part's mutants; how many were killed, judged, and equivalent."""
     population = [each for each in mutants_of(part) if options.match in str(each)]
     sample = random.Random(options.seed).sample(population, min(options.sample, len(population)))
-    equivalent = [each for each in sample if each.key in EQUIVALENT]
-    sample = [each for each in sample if each.key not in EQUIVALENT]
+    equivalent = [each for each in sample if each.equivalent]
+    sample = [each for each in sample if not each.equivalent]
     print(f"{part}: {len(sample)} of {len(population)} mutants, {len(equivalent)} equivalent ones left out", flush=True)
     say = os.dup(1)
     status, kept = forked(lambda: judge_in_place(sample, part, options, folder, say), folder)

@@ -7,22 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from torchlift import (
-    data,
-    engine,
-    imaging,
     liftings,
     losses,
     networks,
-    objective,
     operators,
-    plot,
     prox,
-    regularisers,
-    solvers,
 )
 from torchlift.networks import lift
 from torchlift.networks.base import Storage, use_storage
-from torchlift.objective import Objective
 from torchlift.prox import (
     CELU,
     ELU,
@@ -47,7 +39,24 @@ from torchlift.prox import (
 )
 
 if TYPE_CHECKING:
-    from torchlift import contracts, inversion, models, priors, records, report, reproduce, sklearn, training
+    from torchlift import (
+        contracts,
+        data,
+        engine,
+        imaging,
+        inversion,
+        models,
+        objective,
+        plot,
+        priors,
+        records,
+        regularisers,
+        report,
+        reproduce,
+        sklearn,
+        solvers,
+        training,
+    )
     from torchlift import deepinv as deepinv  # not in __all__: `from torchlift import *` must not need the package
     from torchlift.contracts import (
         check_activation,
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
         check_solver,
     )
     from torchlift.inversion import invert
+    from torchlift.objective import Objective
     from torchlift.training import Phase, initialise_weights, lifted_gradients, train
 
 __version__ = "0.1.0"
@@ -128,15 +138,23 @@ _LATER = {
     "check_network": "contracts",
     "check_operator": "contracts",
     "check_solver": "contracts",
+    "data": "data",
     "deepinv": "deepinv",
+    "engine": "engine",
+    "imaging": "imaging",
     "inversion": "inversion",
     "invert": "inversion",
     "models": "models",
+    "objective": "objective",
+    "Objective": "objective",
+    "plot": "plot",
     "priors": "priors",
     "records": "records",
+    "regularisers": "regularisers",
     "report": "report",
     "reproduce": "reproduce",
     "sklearn": "sklearn",
+    "solvers": "solvers",
     "training": "training",
     "Phase": "training",
     "initialise_weights": "training",

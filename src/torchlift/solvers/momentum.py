@@ -119,9 +119,7 @@ def _next(t: float) -> float:
     return (1 + math.sqrt(1 + 4 * t * t)) / 2
 
 
-def check_fraction(where: str, value: object) -> float:
-    """A number in [0, 1)."""
-    number = check_number(where, value)
-    if not 0 <= number < 1:
+def check_fraction(where: str, value: object) -> None:
+    """Refuse what is no number in [0, 1)."""
+    if not 0 <= check_number(where, value) < 1:
         invalid_value(where, "a number in [0, 1)", value)
-    return number
