@@ -79,6 +79,14 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "return torch.autograd.grad(self.residual, self.x, u, retain_graph=True)[-1]",
     ): "a tuple of one",
     (
+        "solvers/implicit_sgd.py",
+        "",
+        "def minimise(self, point: Point, block: str, tolerance: float, anchor: Point | None=None, "
+        "strength: float=0.0) -> Point | None:",
+        "def minimise(self, point: Point, block: str, tolerance: float, anchor: Point | None=None, "
+        "strength: float=1.0) -> Point | None:",
+    ): "an anchored problem has its own strength",
+    (
         "solvers/least_squares.py",
         "_direct",
         "wide = rows < features",

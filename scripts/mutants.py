@@ -348,7 +348,11 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=150, help="mutants per part")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--match", default="", help="only mutants whose description contains this")
-    parser.add_argument("--usual", type=Path, help="a file that keeps which lines each test reaches, for the next time")
+    parser.add_argument(
+        "--usual",
+        type=Path,
+        help="a file that keeps which lines each test reaches, while tests and source stay the same",
+    )
     parser.add_argument("--slow", type=float, default=0.5, help="processor time beyond which a test is not asked")
     parser.add_argument("--tests", type=int, default=1000, help="at most so many, a sample of the contract's")
     parser.add_argument("--seconds", type=float, default=5.0, help="processor time of the tests of one mutant")

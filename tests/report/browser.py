@@ -70,6 +70,9 @@ class Browser:
         for kind in ("browser", "performance"):
             self.logged(kind)  # of earlier pages
         self._ask("POST", "/url", {"url": page.resolve().as_uri()})
+        # curves are drawn when the page knows its size, which is after it was loaded
+        frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        self._ask("POST", "/execute/async", {"script": frames, "args": []})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What a script returns."""

@@ -156,7 +156,7 @@ def test_every_other_block_of_six() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "rule"),
-    [(2.0, FromBound(every=10**9)), (None, Backtracking()), (0.0, Backtracking()), (math.inf, Backtracking())],
+    [(0.5, FromBound(every=10**9)), (None, Backtracking()), (0.0, Backtracking()), (math.inf, Backtracking())],
 )
 def test_inner_steps_come_from_a_bound_that_says_something(bound: float | None, rule: StepRule) -> None:
     class Bounded(CompositeProblem):
@@ -272,6 +272,18 @@ def test_a_step_is_enlarged_only_for_a_lower_value() -> None:
     assert solution.history[0].step_sizes == {"x": 0.5}
 
 
+def test_any_step_will_do_where_the_function_does_not_depend_on_a_block() -> None:
+    problem = CompositeProblem(lambda u, v: 2 * v.square().sum(), bound={"u": 0.0, "v": 4.0}, blocks=("u", "v"))
+    state = FromBound(0.5).init(problem, problem.blocks, Point({"u": vector(1.0), "v": vector(1.0)}))
+    assert state.sizes == (1.0, 0.5 / (2 * 4))
+
+
+@pytest.mark.parametrize("function", [GroupNorm(0.3), SquaredDistance(vector(2.0)), L1(0.3)])
+def test_a_prox_without_a_step_has_step_one(function: GroupNorm) -> None:
+    x = normal((2, 3), 0)
+    assert torch.equal(function.prox(x), function.prox(x, 1.0)) and not torch.equal(function.prox(x), x)
+
+
 def test_the_ends_of_what_is_allowed() -> None:
     level = Cosine(0.25, 4, 0.25)
     assert [level.size(count) for count in (0, 2, 4, 9)] == [0.25] * 4
@@ -358,3 +370,11 @@ def test_nearly_dependent_columns_at_any_scale(scale: float) -> None:
     wanted = vector(1.0, 2.0)
     got = ridge_least_squares(scale * x, scale * (x @ wanted))
     torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0)
+
+
+def test_gauss_newton_damps_more_where_a_factor_fails() -> None:
+    """JᵀJ of rank one and a damping below its rounding: a failed factor is no stationary point."""
+    problem = NonlinearLeastSquares(lambda x: torch.stack([1e4 * (x.sum() - 1)] * 2))
+    found = solve(problem, GaussNewton(1e-18), torch.zeros(2).double())
+    assert found.result is Result.CONVERGED
+    assert float(problem.smooth_value(found.point)) < 1e-10

@@ -106,6 +106,9 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
         size = float(torch.linalg.vector_norm(model.gradient))
         for _ in range(self.trials if size > 0 else 0):
             d = model.solve(damping)
+            if d is None:
+                damping, growth = damping * growth, 2 * growth
+                continue
             new = state.point.like((x + d,))
             predicted = 0.5 * float((d * (damping * d - model.gradient)).sum())
             gain = (model.value - problem.smooth_value(new)) / predicted if predicted > 0 else math.nan
@@ -137,8 +140,8 @@ class _Model:
     gradient: Tensor
     scale: float
 
-    def solve(self, damping: float) -> Tensor:
-        """d = −(JᵀJ + λI)⁻¹Jᵀr."""
+    def solve(self, damping: float) -> Tensor | None:
+        """d = −(JᵀJ + λI)⁻¹Jᵀr; None where that has no factor, because λ is less than the rounding of JᵀJ."""
         raise NotImplementedError
 
 
@@ -151,12 +154,12 @@ class _Dense(_Model):
         self.gradient = (jacobian.T @ residual).reshape(x.shape)
         self.scale = float(self.gram.diagonal().max())
 
-    def solve(self, damping: float) -> Tensor:
+    def solve(self, damping: float) -> Tensor | None:
         matrix = self.gram.clone()
         matrix.diagonal().add_(damping)
         factor, info = torch.linalg.cholesky_ex(matrix)
         if int(info) != 0:
-            return torch.zeros_like(self.gradient)  # too little damping: refused, and damped more
+            return None
         return -torch.cholesky_solve(self.gradient.reshape(-1, 1), factor).reshape(self.gradient.shape)
 
 
@@ -175,7 +178,7 @@ class _Products(_Model):
         self.gradient = self._pull(self.residual.detach())
         self.scale = self._curvature_along_gradient()
 
-    def solve(self, damping: float) -> Tensor:
+    def solve(self, damping: float) -> Tensor | None:
         def matrix(v: Tensor) -> Tensor:
             return self._gram(v) + damping * v
 
