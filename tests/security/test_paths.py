@@ -20,7 +20,7 @@ from torchlift.reproduce import Work
 from torchlift.reproduce.run import write_exhibits
 from torchlift.training import History
 
-NAMES = ["../up", "/tmp/absolute", "a\0b", "a/b", "..", ".", "", "~", "C:\\x", "con ", "a\n", "x" * 300 + "/"]
+NAMES = ["../up", "/absolute", "a\0b", "a/b", "..", ".", "", "~", "C:\\x", "con ", "a\n", "x" * 300 + "/"]
 
 
 @contextmanager

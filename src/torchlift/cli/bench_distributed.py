@@ -56,8 +56,8 @@ class BenchDistributed(Command):
         size = row["size"]
         console.print(f"{size['layers']} × {size['width']}, batch {size['batch']}, {processes} processes of one thread")
         table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("step")
-        for heading in ("ms", "× one process", "of the ceiling", "predicted ms", "MB sent", "MB summed"):
+        table.add_column("step", no_wrap=True)
+        for heading in ("ms", "× one process", "of the ceiling", "model ms", "MB sent", "MB summed"):
             table.add_column(heading, justify="right")
         for name, seconds in row["seconds"].items():
             table.add_row(name, f"{1e3 * seconds:.4g}", *_cells(row, name))

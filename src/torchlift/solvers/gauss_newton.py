@@ -106,17 +106,15 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
         size = float(torch.linalg.vector_norm(model.gradient))
         for _ in range(self.trials if size > 0 else 0):
             d = model.solve(damping)
-            if d is None:
-                damping, growth = damping * growth, 2 * growth
-                continue
-            new = state.point.like((x + d,))
-            predicted = 0.5 * float((d * (damping * d - model.gradient)).sum())
-            gain = (model.value - problem.smooth_value(new)) / predicted if predicted > 0 else math.nan
-            if gain > 0:
-                damping *= max(1 / 3, 1 - (2 * gain - 1) ** 3)
-                return GaussNewtonState(state.count + 1, new, size, damping, 2.0)
-            if _negligible(predicted, model.value, x.dtype):
-                break
+            if d is not None:
+                new = state.point.like((x + d,))
+                predicted = 0.5 * float((d * (damping * d - model.gradient)).sum())
+                gain = (model.value - problem.smooth_value(new)) / predicted if predicted > 0 else math.nan
+                if gain > 0:
+                    damping *= max(1 / 3, 1 - (2 * gain - 1) ** 3)
+                    return GaussNewtonState(state.count + 1, new, size, damping, 2.0)
+                if _negligible(predicted, model.value, x.dtype):
+                    break
             damping, growth = damping * growth, 2 * growth
         else:
             if size > 0:
