@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,11 +23,9 @@ from torchlift.solvers.momentum import check_fraction
 FLOOR = 1e-4
 #: How far other parameters than those of chains move where layers of chains move by ρ of their size: matrices of
 #: unrolled algorithms, and numbers that are learned by their logarithms.
-MATRICES, NUMBERS = 1.75, 12.0
-#: Entries that are treated together, 1 MiB in single precision: enough for several threads, and for the cache.
-CHUNK = 1 << 18
-#: The distance is estimated from every one of the first steps, later from every few: it costs as much as the step.
-ALWAYS, OFTEN = 32, 4
+MATRICES, NUMBERS = 1.4, 12.0
+#: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
+ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +33,9 @@ class RelativeState:
     """What `RelativeStep` remembers; points are like the parameters.
 
     Arguments:
-        origin: x₀.
+        origin: x₀, of the rows from which the distance is estimated.
         first: m.
-        total: s.
+        total: s, of the same rows.
         second: q, one number per layer.
         entries: q of every entry outside dense layers; (J, 0) for dense ones.
         peak: the largest √q̂ of each layer so far.
@@ -58,6 +57,18 @@ class RelativeState:
     count: int = 0
 
 
+class _Part(NamedTuple):
+    """One parameter x in a step: its gradient, the length of the step, m, √q̂ of layers, their peak, q of entries."""
+
+    x: Tensor
+    g: Tensor
+    length: Tensor
+    m: Tensor
+    root: Tensor
+    peak: Tensor
+    q: Tensor
+
+
 @dataclass(frozen=True)
 class RelativeStep(SweepRule):
     """Momentum steps that move every layer by the same share ρ of its size, ρ found on the way.
@@ -72,9 +83,10 @@ class RelativeStep(SweepRule):
     as at least 10⁻⁴ of its largest value so far, so that steps shorten once
     the loss is fitted to rounding. One q_l per
     layer keeps the direction of its gradient, which noise pixels hardly touch;
-    outside dense layers m averages g/√q̂ with one q per entry, as in Adam.
+    outside dense layers q has one number per entry and m averages g, so that
+    steps are those of Adam, x ← x − γ ρ c_l m̂/√q̂.
     Matrices of unrolled algorithms, which know the forward model and start at a
-    method that works, have 1.75 times their size for c; numbers learned by
+    method that works, have 1.4 times their size for c; numbers learned by
     their logarithms have 12, and never more than the first ρ. ρ is the
     largest lower bound seen so far of the distance to a solution, in units of c:
 
@@ -82,15 +94,16 @@ class RelativeStep(SweepRule):
         ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where m has one q per entry)
 
     with one q per layer everywhere, so that entries count as much as they matter
-    to the loss, and x₀ − x in the centred coordinates too, in every step at first and in every
-    fourth later. It is a bound, of
-    max_l ‖x₀ − x*‖/(c_l √n_l), where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
+    to the loss, x₀ − x in the centred coordinates too, and all of it from about
+    64 rows of every layer (outputs of dense ones), evenly spaced. It is a bound, of
+    max_l ‖x₀ − x*‖/(c_l √n_l) over these rows, where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
     in one dense layer with squared errors. Elsewhere it is an estimate.
 
     Arguments:
         start: the first ρ, and the least.
         limit: the largest sum of ρ over the layers of a chain. One step can then change what the whole network
-            amplifies by a factor e^limit at most; where layers sleep the estimate would grow without end.
+            amplifies by a factor e^limit at most; where layers sleep the estimate would grow without end. Single
+            layers and unrolled algorithms count as two.
         momentum: β in [0, 1).
         memory: β₂ in [0, 1) for layers; the q of entries use √√√β₂, a longer memory.
         patience: β₃ in [0, 1).
@@ -105,7 +118,7 @@ class RelativeStep(SweepRule):
     limit: float = 1.0
     momentum: float = 0.9
     memory: float = 0.99
-    patience: float = 0.99
+    patience: float = 0.9975
     centring: bool = True
     anneal: bool = True
 
@@ -129,10 +142,11 @@ class RelativeStep(SweepRule):
         units = Point({BLOCK: _units(names, point[BLOCK])})
         most = self._most(_over_layers(sweep, some.new_tensor([_layers(names, point)]))[0])
         rho = most.clamp(max=self.start)
+        origin = clone(Point({BLOCK: _rows(point[BLOCK])}))
         return RelativeState(
-            clone(point),
+            origin,
             zeros_like(point),
-            zeros_like(point),
+            zeros_like(origin),
             second,
             Point({BLOCK: entries}),
             peak,
@@ -160,27 +174,29 @@ class RelativeStep(SweepRule):
             memory = {name: clone(getattr(state, name)) for name in ("first", "total", "second", "entries")}
             state = replace(state, **memory)
         roots, peak = self._roots(gradients, state, k)
-        first = state.first.tensors
-        self._momentum(gradients, roots, peak, state, k)
-        rho, gain = state.rho, state.gain
-        if k <= ALWAYS or k % OFTEN == 0:
-            torch._foreach_div_(gradients, roots)
-            moved = torch._foreach_sub(state.origin.tensors, point.tensors)
-            centre_differences(dict(zip(names, moved, strict=True)), means)
-            rho, gain = self._distance(moved, gradients, state, gamma, sweep, _layers(names, point))
+        scaled = torch._foreach_div(_rows(gradients), roots)
+        moved = torch._foreach_sub(state.origin.tensors, _rows(point[BLOCK]))
+        centre_differences(dict(zip(names, moved, strict=True)), means)
+        rho, gain = self._distance(moved, scaled, state, gamma, sweep, _layers(names, point))
         # Logarithms keep to their first steps: what the distance of matrices is says nothing about theirs.
-        factor, least = -gamma / (1 - self.momentum**k), rho.clamp(max=self.start)
-        lengths = [c * ((rho if c.ndim > 1 else least) * factor) for c in state.units.tensors]
-        torch._foreach_addcmul_(point.tensors, first, lengths)
-        uncentre_points(names, point.tensors, first, lengths, means)
+        least = rho.clamp(max=self.start)
+        lengths = [c * ((rho if c.ndim > 1 else least) * gamma) for c in state.units.tensors]
+        columns = (point.tensors, gradients, lengths, state.first.tensors, roots, peak, state.entries.tensors)
+        parts = [_Part(*each) for each in zip(*columns, strict=True)]
+        self._move_layers([part for part in parts if not part.q.numel()], k)
+        for part in parts:
+            if part.q.numel():
+                self._move_entries(part, k)
+        shifts = torch._foreach_div(lengths, self.momentum**k - 1)
+        uncentre_points(names, point.tensors, state.first.tensors, shifts, means)
         return point, replace(state, peak=Point({BLOCK: peak}), rho=rho, gain=gain, count=k)
 
     def size(self, state: RelativeState, count: int) -> float:
         return float(state.rho)
 
     def _most(self, layers: Tensor) -> Tensor:
-        """The largest ρ: `limit` divided by the number of layers of a chain."""
-        return self.limit / layers.clamp(min=1)
+        """The largest ρ: `limit` divided by the number of layers of a chain, and by two where there is none."""
+        return self.limit / layers.clamp(min=2)
 
     def _roots(self, gradients: list[Tensor], state: RelativeState, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """√q̂ of every layer, at least its floor, after an update of q in place; the new peaks."""
@@ -193,31 +209,34 @@ class RelativeStep(SweepRule):
             peaks.append(peak)
         return roots, peaks
 
-    def _momentum(
-        self, gradients: list[Tensor], roots: list[Tensor], peaks: list[Tensor], state: RelativeState, k: int
-    ) -> None:
-        """m and the q of entries, in place."""
-        parts = list(zip(state.first.tensors, gradients, roots, peaks, state.entries.tensors, strict=True))
-        dense = [(m, g, root) for m, g, root, _, q in parts if not q.numel()]
-        if dense:
-            first, by_layer, roots_of_layers = map(list, zip(*dense, strict=True))
-            torch._foreach_mul_(first, self.momentum)
-            torch._foreach_addcdiv_(first, by_layer, roots_of_layers, value=1 - self.momentum)
-        memory = self.memory ** (1 / 8)
-        scale = (1 - memory**k) ** -0.5
-        for m, g, _, peak, q in parts:
-            if not q.numel():
-                continue
-            # Some rows at a time, so that what lies between stays in the cache and needs no new memory.
-            for mi, gi, qi, least in zip(*map(_pieces, (m, g, q, _floor(peak).expand_as(q))), strict=True):
-                qi.mul_(memory).addcmul_(gi, gi, value=1 - memory)
-                root = qi.sqrt().mul_(scale)
-                mi.mul_(self.momentum).addcdiv_(gi, torch.maximum(root, least, out=root), value=1 - self.momentum)
+    def _move_layers(self, parts: Sequence[_Part], k: int) -> None:
+        """Dense layers, in place."""
+        if not parts:
+            return
+        first = [part.m for part in parts]
+        torch._foreach_mul_(first, self.momentum)
+        gradients, roots = [part.g for part in parts], [part.root for part in parts]
+        torch._foreach_addcdiv_(first, gradients, roots, value=1 - self.momentum)
+        points, lengths = [part.x for part in parts], [part.length for part in parts]
+        torch._foreach_addcmul_(points, first, lengths, value=-1 / (1 - self.momentum**k))
+
+    def _move_entries(self, part: _Part, k: int) -> None:
+        """With one q per entry, in place, by torch's fused step of Adam, which reads everything once."""
+        x, q, memory = part.x, part.q, self.memory ** (1 / 8)
+        torch.maximum(q, _floor(part.peak).square_().mul_(1 - memory ** (k - 1)), out=q)
+        layers = zip(*(t.unbind(0) if t.ndim > 1 else (t,) for t in (x, part.g, part.m, q)), strict=True)
+        count = torch.full((), float(k), device=x.device)
+        for (xi, gi, mi, qi), rate in zip(layers, part.length.flatten(), strict=False):
+            torch._fused_adam_(
+                [xi], [gi], [mi], [qi], [], [count], lr=rate, beta1=self.momentum, beta2=memory, weight_decay=0.0,
+                eps=torch.finfo(x.dtype).tiny ** 0.5, amsgrad=False, maximize=False,
+            )  # fmt: skip
+        torch.autograd.graph.increment_version((x, part.m, q))  # which the fused step forgets
 
     def _distance(
         self,
         moved: Sequence[Tensor],
-        gradients: list[Tensor],
+        gradients: tuple[Tensor, ...] | list[Tensor],
         state: RelativeState,
         gamma: float,
         sweep: Sweep,
@@ -254,7 +273,7 @@ def _root_mean_square(tensor: Tensor) -> Tensor:
 def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
     """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry: the same for layers of one entry."""
     if q.numel():
-        return torch.linalg.vector_norm(s, ord=1)
+        return s.abs().sum()  # several times as fast as a norm of order 1
     return torch.linalg.vector_norm(s.flatten(1), dim=1).sum() * s[0].numel() ** 0.5
 
 
@@ -272,12 +291,9 @@ def _floor(peak: Tensor) -> Tensor:
     return (FLOOR * peak).clamp_(min=torch.finfo(peak.dtype).tiny ** 0.5)
 
 
-def _pieces(tensor: Tensor) -> list[Tensor]:
-    """Views of some rows of one layer each; all of a small tensor."""
-    if tensor.ndim < 2 or tensor.numel() <= CHUNK:
-        return [tensor]
-    rows = max(1, CHUNK * tensor.shape[1] // tensor[0].numel())
-    return [piece for layer in tensor.split(1) for piece in layer.split(rows, 1)]
+def _rows(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The rows from which the distance is estimated; those of a bias are those of its weights."""
+    return [t[:, :: max(1, t.shape[1] // ROWS)] if t.ndim > 1 else t for t in tensors]
 
 
 def _in_chain(name: str) -> bool:

@@ -80,7 +80,7 @@ class SoftThreshold(ProximalActivation):
     def conjugate_slopes(self, v: Tensor) -> dict[str, Tensor]:
         if not isinstance(self.threshold, Tensor) or self.threshold.ndim or not self.threshold.requires_grad:
             return super().conjugate_slopes(v)
-        return {"threshold": -torch.linalg.vector_norm(self(v).detach(), ord=1)}  # −∂Ψ/∂λ at σ(v)
+        return {"threshold": -self(v).detach().abs().sum()}  # −∂Ψ/∂λ at σ(v)
 
     def to_module(self) -> nn.Module:
         return super().to_module() if isinstance(self.threshold, Tensor) else nn.Softshrink(self.threshold)
@@ -116,7 +116,9 @@ class SoftThreshold(ProximalActivation):
         if not isinstance(threshold, Tensor):
             return F.softshrink(v, threshold)
         # The same bits as F.softshrink, which takes numbers only, with a gradient for the threshold.
-        return v - torch.clamp(v, -threshold, threshold)
+        if torch.is_grad_enabled():
+            return v - torch.clamp(v, -threshold, threshold)
+        return v - torch.minimum(torch.maximum(v, -threshold), threshold)  # twice as fast, but not on the way back
 
 
 @dataclass(frozen=True)
