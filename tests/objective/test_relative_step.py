@@ -108,7 +108,6 @@ class _Oracle:
 
     def __post_init__(self) -> None:
         self.q = dict.fromkeys(self.origin, 0.0)
-        self.peak = dict.fromkeys(self.origin, 0.0)
         self.entries = {key: [0.0] * len(v) for key, v in self.origin.items() if key not in self.by_layer}
         self.m = {key: [0.0] * len(v) for key, v in self.origin.items()}
         self.s = {key: [0.0] * len(v) for key, v in self.origin.items()}
@@ -154,15 +153,13 @@ class _Oracle:
         memory = self.rule.memory
         self.q[key] = memory * self.q[key] + (1 - memory) * sum(value**2 for value in g) / len(g)
         root = math.sqrt(self.q[key] / (1 - memory**self.k))
-        self.peak[key] = max(self.peak[key], root)
         return [value / root if root else 0.0 for value in g]
 
     def _by_entry(self, key: Key, g: list[float]) -> list[float]:
         """m/√q̂ as in Adam."""
         memory = math.sqrt(math.sqrt(math.sqrt(self.rule.memory)))
-        least = (1e-4 * self.peak[key]) ** 2 * (1 - memory ** (self.k - 1))
         pairs = zip(self.entries[key], g, strict=True)
-        self.entries[key] = [memory * max(q, least) + (1 - memory) * value**2 for q, value in pairs]
+        self.entries[key] = [memory * q + (1 - memory) * value**2 for q, value in pairs]
         roots = [math.sqrt(q / (1 - memory**self.k)) for q in self.entries[key]]
         return [value / root if root else 0.0 for value, root in zip(self.m[key], roots, strict=True)]
 

@@ -200,7 +200,7 @@ def _method(case: Case, contestant: Contestant, data: Data) -> Method:
 
 def adam(rate: float, *, centring: bool = False, **options: Any) -> dict[str, Any]:
     """Options for back-propagation with Adam and annealing, plain or with centring."""
-    solver = TorchOptimiser(partial(torch.optim.Adam, lr=rate), "cosine", centring)
+    solver = TorchOptimiser(partial(torch.optim.Adam, lr=rate, fused=True), "cosine", centring)
     return {"lifting": Conventional(), "solver": solver, **options}
 
 

@@ -246,7 +246,7 @@ def two_rates(matrices: float, numbers: float, parameters: Sequence[Tensor]) -> 
         {"params": [p for p in parameters if p.ndim > 1], "lr": matrices},
         {"params": [p for p in parameters if p.ndim <= 1], "lr": numbers},
     ]
-    return torch.optim.Adam([group for group in groups if group["params"]])
+    return torch.optim.Adam([group for group in groups if group["params"]], fused=True)
 
 
 def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[float, float]]) -> list[Contestant]:

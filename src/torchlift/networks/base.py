@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.core.html import facts
 from torchlift.networks.form import ForwardStates, UnifiedForm
 from torchlift.operators import Context, DenseRun
+from torchlift.prox import ProximalActivation
 
 
 class Storage(Protocol):
@@ -85,10 +87,15 @@ class Network(nn.Module, ABC):
         """Some parameter, whose dtype and device inputs must have."""
         return next(self.parameters(), None)
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """J, the number of activation layers."""
         return self.operators().depth
+
+    @property
+    def activations(self) -> tuple[ProximalActivation, ...]:
+        """σ_1, …, σ_J with their current thresholds."""
+        return self.operators().activations
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Layers that an engine may evaluate together, because they only read the layer before them."""

@@ -17,6 +17,7 @@ from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
 from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
+from torchlift.prox import ProximalActivation
 
 
 class ChainLayer(NamedTuple):
@@ -87,9 +88,12 @@ class Chain(Network):
             if site.skip is not None:
                 M[j, site.skip] = Scaled(Identity(self._state_shapes[site.skip]), -1.0)
         source, term = self._output
-        activations = [site.activation for site in self._sites]
         d = bias_of(operators, biases, term)
-        return assemble(self.in_shape, W, b, activations, {source: build(term)}, d, V, M, self.like)
+        return assemble(self.in_shape, W, b, self.activations, {source: build(term)}, d, V, M, self.like)
+
+    @property
+    def activations(self) -> tuple[ProximalActivation, ...]:
+        return tuple(site.activation for site in self._sites)  # which have no weights
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""

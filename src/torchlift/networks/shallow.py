@@ -50,12 +50,16 @@ class Shallow(Network):
         if not sizes:
             invalid_value("Shallow hidden", "at least one block", hidden)
         super().__init__((before,), (after,))
-        self.activations = tuple(one_each("Shallow", activation, len(sizes)))
+        self._activations = tuple(one_each("Shallow", activation, len(sizes)))
         inner = [linear_module(before, size, bias, generator, dtype, device) for size in sizes]
         joint = linear_module(sum(sizes), after, output_bias, generator, dtype, device)
         self.hidden, _ = stack_layers([Layer(Dense(m.weight.detach()), m) for m in inner])
         self.output, _ = stack_layers([_without_bias(part) for part in joint.weight.detach().split(sizes, dim=1)])
         self.bias = joint.bias
+
+    @property
+    def activations(self) -> tuple[ProximalActivation, ...]:
+        return self._activations
 
     def operators(self) -> UnifiedForm:
         layers, outputs = self._maps()

@@ -12,7 +12,7 @@ rank-one part that biased inputs add to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -30,7 +30,7 @@ class Mean(NamedTuple):
 
 
 def centre(sweep: Sweep) -> tuple[Mean, ...]:
-    """Overwrite the weight gradients of dense layers with a trained bias by their centred form."""
+    """Overwrite the weight gradients of dense layers with a trained bias by their centred form; returns all ū."""
     means = []
     known = sweep.means or (None,) * len(sweep.layers)
     for layer, mean in zip(sweep.layers, known, strict=True):
@@ -38,9 +38,18 @@ def centre(sweep: Sweep) -> tuple[Mean, ...]:
         if layer.bias_name is None or weight is None or bias is None:
             continue
         mean = layer.inputs.mean(0) if mean is None else mean
-        weight[layer.index].addr_(bias[layer.index], mean, alpha=-1)
+        if not sweep.centred:
+            weight[layer.index].addr_(bias[layer.index], mean, alpha=-1)
         means.append(Mean(layer.weight_name, layer.bias_name, layer.index, mean))
     return tuple(means)
+
+
+def by_weight(means: Iterable[Mean]) -> dict[str, list[Mean]]:
+    """In the order of the layers of each stack."""
+    found: dict[str, list[Mean]] = {}
+    for mean in sorted(means, key=lambda mean: mean.layer):
+        found.setdefault(mean.weight_name, []).append(mean)
+    return found
 
 
 def centre_differences(differences: Mapping[str, Tensor], means: Iterable[Mean]) -> None:
@@ -53,18 +62,3 @@ def uncentre(steps: Mapping[str, Tensor], means: Iterable[Mean]) -> None:
     """Overwrite the steps of c by steps of b."""
     for weight_name, bias_name, layer, mean in means:
         steps[bias_name][layer].sub_(steps[weight_name][layer] @ mean)
-
-
-def uncentre_points(
-    names: Sequence[str],
-    points: Sequence[Tensor],
-    directions: Sequence[Tensor],
-    lengths: Sequence[Tensor],
-    means: Iterable[Mean],
-) -> None:
-    """`uncentre` after a step of length·direction was made, without having formed it: b −= length · (direction ū)."""
-    place = {name: i for i, name in enumerate(names)}
-    for weight_name, bias_name, layer, mean in means:
-        w = place[weight_name]
-        shift = (directions[w][layer] @ mean).mul_(lengths[w][layer].squeeze())
-        points[place[bias_name]][layer].sub_(shift)

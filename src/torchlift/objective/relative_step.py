@@ -14,7 +14,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type
 from torchlift.core.tensors import Point, clone, zeros_like
-from torchlift.objective.centring import centre, centre_differences, uncentre_points
+from torchlift.objective.centring import Mean, by_weight, centre, centre_differences
 from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers.momentum import check_fraction
@@ -24,6 +24,11 @@ FLOOR = 1e-4
 #: How far other parameters than those of chains move where layers of chains move by ρ of their size: matrices of
 #: unrolled algorithms, and numbers that are learned by their logarithms.
 MATRICES, NUMBERS = 1.4, 12.0
+#: The distance is estimated in every one of the first steps, and later in every few, as the floor of entries is looked
+#: at: it hardly changes then, and in small networks every call counts.
+ALWAYS, OFTEN = 32, 4
+#: Entries of dense layers that are moved together: 4 MiB in single precision.
+CHUNK = 1 << 20
 #: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
 ROWS = 64
 
@@ -95,7 +100,8 @@ class RelativeStep(SweepRule):
 
     with one q per layer everywhere, so that entries count as much as they matter
     to the loss, x₀ − x in the centred coordinates too, and all of it from about
-    64 rows of every layer (outputs of dense ones), evenly spaced. It is a bound, of
+    64 rows of every layer (outputs of dense ones), evenly spaced, in every step at
+    first and in every fourth later. It is a bound, of
     max_l ‖x₀ − x*‖/(c_l √n_l) over these rows, where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as
     in one dense layer with squared errors. Elsewhere it is an estimate.
 
@@ -118,7 +124,7 @@ class RelativeStep(SweepRule):
     limit: float = 1.0
     momentum: float = 0.9
     memory: float = 0.99
-    patience: float = 0.9975
+    patience: float = 0.99
     centring: bool = True
     anneal: bool = True
 
@@ -174,21 +180,23 @@ class RelativeStep(SweepRule):
             memory = {name: clone(getattr(state, name)) for name in ("first", "total", "second", "entries")}
             state = replace(state, **memory)
         roots, peak = self._roots(gradients, state, k)
-        scaled = torch._foreach_div(_rows(gradients), roots)
-        moved = torch._foreach_sub(state.origin.tensors, _rows(point[BLOCK]))
-        centre_differences(dict(zip(names, moved, strict=True)), means)
-        rho, gain = self._distance(moved, scaled, state, gamma, sweep, _layers(names, point))
+        rho, gain = state.rho, state.gain
+        if k <= ALWAYS or k % OFTEN == 0:
+            scaled = torch._foreach_div(_rows(gradients), roots)
+            moved = torch._foreach_sub(state.origin.tensors, _rows(point[BLOCK]))
+            centre_differences(dict(zip(names, moved, strict=True)), means)
+            rho, gain = self._distance(moved, scaled, state, gamma, sweep, _layers(names, point))
         # Logarithms keep to their first steps: what the distance of matrices is says nothing about theirs.
         least = rho.clamp(max=self.start)
         lengths = [c * ((rho if c.ndim > 1 else least) * gamma) for c in state.units.tensors]
         columns = (point.tensors, gradients, lengths, state.first.tensors, roots, peak, state.entries.tensors)
-        parts = [_Part(*each) for each in zip(*columns, strict=True)]
-        self._move_layers([part for part in parts if not part.q.numel()], k)
-        for part in parts:
+        parts = {name: _Part(*each) for name, each in zip(names, zip(*columns, strict=True), strict=True)}
+        pulls = {weight: (group, parts[group[0].bias_name]) for weight, group in by_weight(means).items()}
+        for name, part in parts.items():
             if part.q.numel():
                 self._move_entries(part, k)
-        shifts = torch._foreach_div(lengths, self.momentum**k - 1)
-        uncentre_points(names, point.tensors, state.first.tensors, shifts, means)
+            else:
+                self._move_layers(part, *pulls.get(name, ((), None)), k)
         return point, replace(state, peak=Point({BLOCK: peak}), rho=rho, gain=gain, count=k)
 
     def size(self, state: RelativeState, count: int) -> float:
@@ -200,30 +208,37 @@ class RelativeStep(SweepRule):
 
     def _roots(self, gradients: list[Tensor], state: RelativeState, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """√q̂ of every layer, at least its floor, after an update of q in place; the new peaks."""
-        roots, peaks = [], []
-        for g, q, peak in zip(gradients, state.second.tensors, state.peak.tensors, strict=True):
-            q.lerp_(_root_mean_square(g).square_().view(q.shape), 1 - self.memory)
-            root = (q / (1 - self.memory**k)).sqrt_()
-            peak = torch.maximum(peak, root)
-            roots.append(torch.maximum(root, _floor(peak), out=root))
-            peaks.append(peak)
-        return roots, peaks
+        # entries have a q of their own; that of their layers only weighs the distance
+        seen = [_rows([g])[0] if q.numel() else g for g, q in zip(gradients, state.entries.tensors, strict=True)]
+        squares = [_mean_square(g).view(q.shape) for g, q in zip(seen, state.second.tensors, strict=True)]
+        torch._foreach_lerp_(state.second.tensors, squares, 1 - self.memory)
+        roots = torch._foreach_div(state.second.tensors, 1 - self.memory**k)
+        torch._foreach_sqrt_(roots)
+        peaks = torch._foreach_maximum(state.peak.tensors, roots)
+        torch._foreach_maximum_(roots, _floors(peaks))
+        return list(roots), list(peaks)
 
-    def _move_layers(self, parts: Sequence[_Part], k: int) -> None:
-        """Dense layers, in place."""
-        if not parts:
-            return
-        first = [part.m for part in parts]
-        torch._foreach_mul_(first, self.momentum)
-        gradients, roots = [part.g for part in parts], [part.root for part in parts]
-        torch._foreach_addcdiv_(first, gradients, roots, value=1 - self.momentum)
-        points, lengths = [part.x for part in parts], [part.length for part in parts]
-        torch._foreach_addcmul_(points, first, lengths, value=-1 / (1 - self.momentum**k))
+    def _move_layers(self, part: _Part, means: Sequence[Mean], bias: _Part | None, k: int) -> None:
+        """Dense layers, in place: some of them at a time, while they are in the cache.
+
+        A step of W leaves c = b + W ū alone, and not b, where there are `means`: those of all layers, and their bias.
+        """
+        factor, size = -1 / (1 - self.momentum**k), max(1, CHUNK // part.x[0].numel())
+        stacks = (part.x, part.g, part.length, part.m, part.root)
+        groups = zip(*(t.split(size) for t in stacks), strict=True) if size < len(part.x) else [stacks]
+        for start, (x, g, length, m, root) in zip(range(0, len(part.x), size), groups, strict=True):
+            m.mul_(self.momentum).addcdiv_(g, root, value=1 - self.momentum)
+            x.addcmul_(m, length, value=factor)
+            if bias is not None:
+                inputs = torch.stack([mean.inputs for mean in means[start : start + size]])
+                pull = (m @ inputs[:, :, None])[:, :, 0]
+                bias.x[start : start + size].addcmul_(pull, length[:, :, 0], value=-factor)
 
     def _move_entries(self, part: _Part, k: int) -> None:
         """With one q per entry, in place, by torch's fused step of Adam, which reads everything once."""
         x, q, memory = part.x, part.q, self.memory ** (1 / 8)
-        torch.maximum(q, _floor(part.peak).square_().mul_(1 - memory ** (k - 1)), out=q)
+        if k % OFTEN == 0:
+            torch.maximum(q, _floors([part.peak])[0].square_(), out=q)
         layers = zip(*(t.unbind(0) if t.ndim > 1 else (t,) for t in (x, part.g, part.m, q)), strict=True)
         count = torch.full((), float(k), device=x.device)
         for (xi, gi, mi, qi), rate in zip(layers, part.length.flatten(), strict=False):
@@ -265,9 +280,9 @@ def _layers(names: Sequence[str], point: Point) -> int:
     return sum(len(t) for name, t in zip(names, point[BLOCK], strict=True) if ".linear." in name)
 
 
-def _root_mean_square(tensor: Tensor) -> Tensor:
+def _mean_square(tensor: Tensor) -> Tensor:
     """Of each layer, (J,)."""
-    return torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1) / tensor[0].numel() ** 0.5
+    return torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1).square_().div_(tensor[0].numel())
 
 
 def _dual_norm(s: Tensor, q: Tensor) -> Tensor:
@@ -287,8 +302,8 @@ def _per_layer(tensor: Tensor) -> tuple[int, ...]:
     return (len(tensor), *(1,) * (tensor.ndim - 1))
 
 
-def _floor(peak: Tensor) -> Tensor:
-    return (FLOOR * peak).clamp_(min=torch.finfo(peak.dtype).tiny ** 0.5)
+def _floors(peaks: Sequence[Tensor]) -> list[Tensor]:
+    return [(FLOOR * peak).clamp_(min=torch.finfo(peak.dtype).tiny ** 0.5) for peak in peaks]
 
 
 def _rows(tensors: Sequence[Tensor]) -> list[Tensor]:

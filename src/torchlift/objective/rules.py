@@ -22,6 +22,9 @@ BLOCK = "parameters"
 class SweepRule(ABC):
     """From the gradients at a point to the next point. Settings are frozen, what is remembered is a state."""
 
+    centring: bool = False
+    """Whether gradients are centred before they are used."""
+
     def check(self, names: Sequence[str], sweep: Sweep) -> None:
         """Refuse networks that this rule does not serve."""
         return

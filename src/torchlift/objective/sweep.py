@@ -53,6 +53,7 @@ class Sweep:
         means: the mean input of each dense layer; None where it is that of the inputs here.
         share: which samples these are, where many processes share the batch. Output, inputs and residuals are those of
             this process's samples then, and all else is that of the whole batch.
+        centred: whether the gradients of dense weights are those of `centring` already.
     """
 
     loss: Tensor
@@ -62,6 +63,7 @@ class Sweep:
     state: NudgeState
     means: tuple[Tensor, ...] | None = None
     share: Share | None = None
+    centred: bool = False
 
     def shared(self, share: Share | None) -> Sweep:
         """From means over this process's samples, which are overwritten, to means over all."""
@@ -82,6 +84,7 @@ def backward_sweep(
     state: NudgeState | None = None,
     context: Context = None,
     share: Share | None = None,
+    centred: bool = False,
 ) -> Sweep:
     """Estimate the gradient of the mean loss of N(y) in all parameters, without differentiating σ.
 
@@ -105,13 +108,16 @@ def backward_sweep(
         state: of the sweep before, None for the first.
         context: per-sample context of the operators.
         share: which samples of a batch these are, where many processes share it.
+        centred: whether gradients of dense weights may come centred, where that costs nothing.
     """
     nudge = Nudge() if nudge is None else nudge
     _check(network, loss, y, nudge)
     old = multipliers(network.depth, state, y)
     dense = _dense_layers(network)
-    way = _chain if len(dense) == len(old) + 1 else _taped
-    return way(network, dense, loss, y, x, context, SharedNudge.of(nudge, share), old).shared(share)
+    nudge = SharedNudge.of(nudge, share)
+    if len(dense) < len(old) + 1:
+        return _taped(network, dense, loss, y, x, context, nudge, old).shared(share)
+    return _chain(network, dense, loss, y, x, nudge, old, centred and share is None).shared(share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +135,11 @@ Layers: TypeAlias = dict[int, _Dense]
 
 
 def _chain(
-    network: Network, dense: Layers, loss: Loss, y: Tensor, x: Tensor, context: Context, nudge: Nudge, old: Tensor
+    network: Network, dense: Layers, loss: Loss, y: Tensor, x: Tensor, nudge: Nudge, old: Tensor, centred: bool
 ) -> Sweep:
     """Dense layers only: closed forms, no tape."""
     u, v = [y], []
-    activations = network.operators().activations
+    activations = network.activations
     for j, activation in enumerate(activations):
         v.append(linear(u[j], dense[j].weight, dense[j].bias))
         u.append(activation(v[j]).detach())
@@ -148,13 +154,14 @@ def _chain(
         rms = root_mean_square(signal)
         sizes = nudge.begin(activations[j], v[j], rms)
         # many processes hear of each other's signals meanwhile
-        _dense_gradient(dense[j + 1], u[j + 1], residuals[j + 1], gradients)
+        _dense_gradient(dense[j + 1], u[j + 1], residuals[j + 1], gradients, centred)
         responses[j] = _in_place(nudge, activations[j], v[j], signal, rms, sizes(old[j]))
         residuals[j] = responses[j].residual
-    _dense_gradient(dense[0], u[0], residuals[0], gradients)
+    _dense_gradient(dense[0], u[0], residuals[0], gradients, centred)
     value = loss.value(output, x).sum() / len(y)
     found = {name: gradients[name] for name, p in network.named_parameters() if p.requires_grad}
-    return Sweep(value, output, found, _steps(dense, u, residuals), _adapted(nudge, old, responses))
+    steps, state = _steps(dense, u, residuals), _adapted(nudge, old, responses)
+    return Sweep(value, output, found, steps, state, centred=centred)
 
 
 def _taped(
@@ -203,14 +210,16 @@ def _steps(dense: Layers, u: Sequence[Tensor], residuals: Mapping[int, Tensor]) 
     return tuple(steps)
 
 
-def _dense_gradient(layer: _Dense, inputs: Tensor, residual: Tensor, found: dict[str, Tensor]) -> None:
+def _dense_gradient(layer: _Dense, inputs: Tensor, residual: Tensor, found: dict[str, Tensor], centred: bool) -> None:
     run = layer.run
+    if run.bias is not None and run.bias.requires_grad:
+        mean = residual.mean(0)
+        found.setdefault(run.bias_name, torch.empty_like(run.bias))[layer.index] = mean
+        residual = residual - mean if centred else residual  # Rᵀ(u − ū) = (R − mean R)ᵀu
     if run.weight.requires_grad:
         slot = found.setdefault(run.weight_name, torch.empty_like(run.weight))[layer.index]
         # beta=0 ignores what the memory holds; the mean costs nothing inside the product
         torch.addmm(slot, residual.T, inputs, beta=0, alpha=1 / len(inputs), out=slot)
-    if run.bias is not None and run.bias.requires_grad:
-        found.setdefault(run.bias_name, torch.empty_like(run.bias))[layer.index] = residual.mean(0)
 
 
 def _dense_layers(network: Network) -> Layers:

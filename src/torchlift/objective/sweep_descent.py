@@ -136,7 +136,7 @@ class SweepDescent(Solver[TrainingBatches, SweepState]):
             return back_propagate(network, loss, y, x, context, share)
         if lifting.contrastive:
             return contrast(problem.objective, y, x, context, share, problem.part)
-        return backward_sweep(network, loss, y, x, self.nudge, nudge, context, share)
+        return backward_sweep(network, loss, y, x, self.nudge, nudge, context, share, self.rule.centring)
 
 
 def _where(problem: TrainingBatches, sweep: Sweep) -> str:
