@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -41,11 +41,13 @@ class Contestant:
         name: in tables.
         build: makes the network.
         options: of `train`.
+        usual: other options, whose steps are timed beside these: those of an optimiser as it comes.
     """
 
     name: str
     build: Build
     options: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,12 @@ def compare(
         Outcome(case.name, each.name, lifted, *map(tuple, zip(*found[each.name], strict=True)))
         for each, lifted in contestants
     ]
-    ratio = None if rival is None else step_ratio(case, case.lifted[0], rival, repeats, seconds)
+    ratios = {}
+    if rival is not None:
+        sides = {"ours": case.lifted[0], "rival": rival}
+        if rival.usual is not None:
+            sides["usual"] = replace(rival, options=rival.usual)
+        ratios = step_ratios(case, sides, repeats, seconds)
     return {
         "case": case.name,
         "metric": case.metric,
@@ -132,7 +139,8 @@ def compare(
         "goal": case.goal,
         "seeds": list(seeds),
         "outcomes": [outcome.record() for outcome in outcomes],
-        "step time ratio": ratio,
+        "step time ratio": ratios.get("rival"),
+        "step time ratio, usual": ratios.get("usual"),
     }
 
 
@@ -173,14 +181,15 @@ def quality(case: Case, network: Network, data: tuple[Any, ...]) -> float:
     return evaluate(network, batches.ordered(), loss, (metric,))[case.metric]
 
 
-def step_ratio(case: Case, ours: Contestant, rival: Contestant, repeats: int = 9, seconds: float = 4.0) -> float:
-    """Seconds of our step divided by those of back-propagation, medians of interleaved bursts on the same data."""
+def step_ratios(
+    case: Case, sides: Mapping[str, Contestant], repeats: int = 9, seconds: float = 4.0
+) -> dict[str, float]:
+    """Seconds of the first side's step divided by those of the others: medians of interleaved bursts, same data."""
     data = case.data(0)
-    calls: dict[str, Callable[[], object]] = {}
-    for side, each in (("ours", ours), ("rival", rival)):
-        calls[side] = _method(case, each, data).step
+    calls: dict[str, Callable[[], object]] = {name: _method(case, each, data).step for name, each in sides.items()}
+    first, *others = calls
     found = interleaved(calls, repeats=repeats, seconds=seconds)
-    return found["ours"] / found["rival"]
+    return {name: found[first] / found[name] for name in others}
 
 
 def _method(case: Case, contestant: Contestant, data: Data) -> Method:
@@ -198,19 +207,20 @@ def _method(case: Case, contestant: Contestant, data: Data) -> Method:
     return phase.method(phase.objective(network, loss), batches, lambda count: 1.0, 0)
 
 
-def adam(rate: float, *, centring: bool = False, **options: Any) -> dict[str, Any]:
+def adam(rate: float, *, centring: bool = False, fused: bool = True, **options: Any) -> dict[str, Any]:
     """Options for back-propagation with Adam and annealing, plain or with centring."""
-    solver = TorchOptimiser(partial(torch.optim.Adam, lr=rate, fused=True), "cosine", centring)
+    solver = TorchOptimiser(partial(torch.optim.Adam, lr=rate, fused=fused), "cosine", centring)
     return {"lifting": Conventional(), "solver": solver, **options}
 
 
 def rivals(build: Build, rates: Sequence[float], sizes: Sequence[int], **options: Any) -> list[Contestant]:
-    """Back-propagation with Adam: learning rates × batch sizes × centring."""
+    """Back-propagation with torch's fused Adam: learning rates × batch sizes × centring."""
     return [
         Contestant(
             f"Adam {rate:g}, batch {size}{', centred' if centring else ''}",
             build,
             adam(rate, centring=centring, batch_size=size, **options),
+            adam(rate, centring=centring, batch_size=size, fused=False, **options),
         )
         for size in sizes
         for rate in rates

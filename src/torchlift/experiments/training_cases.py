@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -89,7 +89,7 @@ def _digit_case(
 ) -> Case:  # fmt: skip
     build = {start: partial(_mlp, widths, activation, start) for start in starts}
     others = [
-        Contestant(f"{each.name}{'' if start is None else ', He'}", each.build, each.options)
+        replace(each, name=f"{each.name}{'' if start is None else ', He'}")
         for start, make in build.items()
         for each in rivals(make, rates if scale.full else rates[:1], (batch,))
     ]
@@ -240,28 +240,27 @@ def _model(task: str) -> tuple[Any, Any]:
     return TASKS[task].operator((1, SIDE, SIDE), x), TASKS[task].degrade(x, torch.Generator().manual_seed(0)).context
 
 
-def two_rates(matrices: float, numbers: float, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+def two_rates(
+    matrices: float, numbers: float, parameters: Sequence[Tensor], fused: bool = True
+) -> torch.optim.Optimizer:
     """Adam with a rate of its own for thresholds and step sizes, which are learned by their logarithms."""
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "lr": matrices},
         {"params": [p for p in parameters if p.ndim <= 1], "lr": numbers},
     ]
-    return torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+    return torch.optim.Adam([group for group in groups if group["params"]], fused=fused)
 
 
 def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[float, float]]) -> list[Contestant]:
     """Back-propagation with Adam, by rates of matrices and of numbers."""
+
+    def options(pair: tuple[float, float], fused: bool) -> dict[str, Any]:
+        solver = TorchOptimiser(partial(two_rates, *pair, fused=fused), "cosine")
+        return {"lifting": Conventional(), "solver": solver, "batch_size": 50}
+
     return [
-        Contestant(
-            f"Adam {matrices:g} and {numbers:g}",
-            build,
-            {
-                "lifting": Conventional(),
-                "solver": TorchOptimiser(partial(two_rates, matrices, numbers), "cosine"),
-                "batch_size": 50,
-            },
-        )
-        for matrices, numbers in rates
+        Contestant(f"Adam {pair[0]:g} and {pair[1]:g}", build, options(pair, True), options(pair, False))
+        for pair in rates
     ]
 
 
