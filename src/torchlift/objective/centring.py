@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchlift.objective.sweep import Sweep
@@ -44,12 +45,11 @@ def centre(sweep: Sweep) -> tuple[Mean, ...]:
     return tuple(means)
 
 
-def by_weight(means: Iterable[Mean]) -> dict[str, list[Mean]]:
-    """In the order of the layers of each stack."""
-    found: dict[str, list[Mean]] = {}
-    for mean in sorted(means, key=lambda mean: mean.layer):
-        found.setdefault(mean.weight_name, []).append(mean)
-    return found
+def mean_inputs(means: Iterable[Mean], weight_name: str, count: int) -> Tensor:
+    """ū of all `count` layers of a stack, at least one of which has it; zero where there is none, (count, n)."""
+    found = {mean.layer: mean.inputs for mean in means if mean.weight_name == weight_name}
+    nothing = torch.zeros_like(next(iter(found.values())))
+    return torch.stack([found.get(layer, nothing) for layer in range(count)])
 
 
 def centre_differences(differences: Mapping[str, Tensor], means: Iterable[Mean]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type
 from torchlift.core.tensors import Point, clone, zeros_like
-from torchlift.objective.centring import Mean, by_weight, centre, centre_differences
+from torchlift.objective.centring import centre, centre_differences, mean_inputs
 from torchlift.objective.rules import BLOCK, SweepRule
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers.momentum import check_fraction
@@ -191,12 +191,14 @@ class RelativeStep(SweepRule):
         lengths = [c * ((rho if c.ndim > 1 else least) * gamma) for c in state.units.tensors]
         columns = (point.tensors, gradients, lengths, state.first.tensors, roots, peak, state.entries.tensors)
         parts = {name: _Part(*each) for name, each in zip(names, zip(*columns, strict=True), strict=True)}
-        pulls = {weight: (group, parts[group[0].bias_name]) for weight, group in by_weight(means).items()}
+        biases = {mean.weight_name: parts[mean.bias_name].x for mean in means}
         for name, part in parts.items():
             if part.q.numel():
                 self._move_entries(part, k)
             else:
-                self._move_layers(part, *pulls.get(name, ((), None)), k)
+                bias = biases.get(name)
+                inputs = None if bias is None else mean_inputs(means, name, len(bias))
+                self._move_layers(part, inputs, bias, k)
         return point, replace(state, peak=Point({BLOCK: peak}), rho=rho, gain=gain, count=k)
 
     def size(self, state: RelativeState, count: int) -> float:
@@ -218,10 +220,10 @@ class RelativeStep(SweepRule):
         torch._foreach_maximum_(roots, _floors(peaks))
         return list(roots), list(peaks)
 
-    def _move_layers(self, part: _Part, means: Sequence[Mean], bias: _Part | None, k: int) -> None:
+    def _move_layers(self, part: _Part, inputs: Tensor | None, bias: Tensor | None, k: int) -> None:
         """Dense layers, in place: some of them at a time, while they are in the cache.
 
-        A step of W leaves c = b + W ū alone, and not b, where there are `means`: those of all layers, and their bias.
+        Given ū of all layers and their biases, a step of W leaves c = b + W ū alone, and not b.
         """
         factor, size = -1 / (1 - self.momentum**k), max(1, CHUNK // part.x[0].numel())
         stacks = (part.x, part.g, part.length, part.m, part.root)
@@ -229,16 +231,15 @@ class RelativeStep(SweepRule):
         for start, (x, g, length, m, root) in zip(range(0, len(part.x), size), groups, strict=True):
             m.mul_(self.momentum).addcdiv_(g, root, value=1 - self.momentum)
             x.addcmul_(m, length, value=factor)
-            if bias is not None:
-                inputs = torch.stack([mean.inputs for mean in means[start : start + size]])
-                pull = (m @ inputs[:, :, None])[:, :, 0]
-                bias.x[start : start + size].addcmul_(pull, length[:, :, 0], value=-factor)
+            if inputs is not None and bias is not None:
+                pull = (m @ inputs[start : start + size, :, None])[:, :, 0]
+                bias[start : start + size].addcmul_(pull, length[:, :, 0], value=-factor)
 
     def _move_entries(self, part: _Part, k: int) -> None:
         """With one q per entry, in place, by torch's fused step of Adam, which reads everything once."""
         x, q, memory = part.x, part.q, self.memory ** (1 / 8)
         if k % OFTEN == 0:
-            torch.maximum(q, _floors([part.peak])[0].square_(), out=q)
+            torch.maximum(q, _floors([part.peak])[0].square_().mul_(1 - memory ** (k - 1)), out=q)
         layers = zip(*(t.unbind(0) if t.ndim > 1 else (t,) for t in (x, part.g, part.m, q)), strict=True)
         count = torch.full((), float(k), device=x.device)
         for (xi, gi, mi, qi), rate in zip(layers, part.length.flatten(), strict=False):
