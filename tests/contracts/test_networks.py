@@ -39,8 +39,10 @@ def test_forward_equals_plain_torch(case: Case) -> None:
 
 
 def test_block_pattern(case: Case) -> None:
-    form = case.build().operators()
+    network = case.build()
+    form = network.operators()
     depth = form.depth
+    assert network.depth == depth and list(map(repr, network.activations)) == list(map(repr, form.activations))
     identity = {(j, j + 1) for j in range(depth)}
     assert set(form.W.blocks) == case.W
     assert set(form.K.blocks) == case.K

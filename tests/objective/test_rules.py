@@ -15,7 +15,7 @@ from torchlift.core.errors import InvalidValueError
 from torchlift.core.tensors import Point
 from torchlift.networks import Network
 from torchlift.objective import GramRule, RelativeStep, ScaledStep, SweepRule, back_propagate, backward_sweep
-from torchlift.objective.centring import centre, centre_differences, uncentre
+from torchlift.objective.centring import Mean, centre, centre_differences, mean_inputs, uncentre
 from torchlift.objective.sweep import Sweep
 from torchlift.solvers import AdamScaling, Cosine, GramStep, NoScaling
 
@@ -219,3 +219,22 @@ class TestGramRule:
         network.get_parameter(frozen).requires_grad_(False)
         with pytest.raises(InvalidValueError, match=rf"GramRule.*trained dense layers.*{frozen}.*RelativeStep"):
             _steps(GramRule(), network, y, x, 1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_sweep_that_centres_on_the_way_finds_the_same(bias: bool) -> None:
+    network, (y, x) = _mlp(bias=bias), _data()
+    plain, centred = (backward_sweep(network, losses.SquaredError(), y, x, centred=flag) for flag in (False, True))
+    assert centred.centred and not plain.centred
+    moved = max(float((centred.gradients[name] - g).abs().max()) for name, g in plain.gradients.items())
+    assert (moved > 1e-3) == bias, "without a bias there is nothing to centre"
+    means = centre(plain), centre(centred)
+    assert [mean[:3] for mean in means[0]] == [mean[:3] for mean in means[1]]
+    for name, gradient in plain.gradients.items():
+        torch.testing.assert_close(centred.gradients[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_layers_without_a_mean_have_zero() -> None:
+    means = [Mean("W", "b", 2, _randn(0, 4)), Mean("V", "c", 0, _randn(1, 4)), Mean("W", "b", 0, _randn(2, 4))]
+    found = mean_inputs(means, "W", 3)
+    assert torch.equal(found, torch.stack([means[2].inputs, torch.zeros(4).double(), means[0].inputs]))

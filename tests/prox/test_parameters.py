@@ -18,6 +18,18 @@ def test_gradients_reach_a_scalar_threshold() -> None:
     assert torch.autograd.gradcheck(lambda t: SoftThreshold(t).prox(v, 0.3), threshold)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_learned_threshold_gives_the_bits_of_softshrink_with_and_without_gradients(dtype: torch.dtype) -> None:
+    v = (2 * torch.randn(500, generator=torch.Generator().manual_seed(0))).to(dtype)
+    v[:4] = torch.tensor([0.5, -0.5, 0.0, float("inf")])
+    expected = F.softshrink(v, 0.5)
+    activation = SoftThreshold(torch.tensor(0.5, dtype=dtype))
+    assert torch.equal(activation(v), expected)
+    with torch.no_grad():
+        assert torch.equal(activation(v), expected)
+        assert bool(activation(torch.full((1,), float("nan"), dtype=dtype)).isnan())
+
+
 def test_gradients_reach_the_ends_of_a_box() -> None:
     v = 3 * torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     end = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
