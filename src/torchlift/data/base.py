@@ -18,6 +18,14 @@ class Batch(NamedTuple):
     x: Tensor
     context: Context = None
 
+    @property
+    def inputs(self) -> Tensor:
+        return self.y
+
+    @property
+    def targets(self) -> Tensor:
+        return self.x
+
 
 class Batches(ABC):
     """Samples in numbered batches, epoch after epoch.
@@ -27,11 +35,19 @@ class Batches(ABC):
         samples: in all, as many as `ordered` gives.
         batch_size: samples per batch; the last batch of an epoch may be smaller.
         per_epoch: batches per epoch.
+
+    Of a stream without a length `samples` and `per_epoch` are unknown until an epoch has been read to its end. Until
+    then `sized` is False, and reading them raises an error that says what to do.
     """
 
     samples: int
     batch_size: int
     per_epoch: int
+
+    @property
+    def sized(self) -> bool:
+        """True if `samples` and `per_epoch` are known."""
+        return True
 
     @abstractmethod
     def batch(self, count: int) -> Batch:

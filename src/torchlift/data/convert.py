@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from torchlift.core.errors import invalid_type
 from torchlift.data.base import Batches
 from torchlift.data.drawn import Draw, DrawnBatches
+from torchlift.data.iterable import IterableBatches, stream_loader
 from torchlift.data.loader import LoaderBatches, check_map_style
 from torchlift.data.read import split
 from torchlift.data.tensors import TensorBatches, clip_size
@@ -29,31 +30,41 @@ def as_batches(
 
     | data | batches |
     |---|---|
-    | `(y, x)` or `(y, x, context)` | `TensorBatches` |
+    | `(inputs, targets)` or `(inputs, targets, context)` | `TensorBatches` |
     | a `TensorDataset` | its tensors, as above |
     | a map-style `Dataset` of such items | `LoaderBatches`, shuffled |
-    | a `DataLoader` | `LoaderBatches`, with its own batch size and order |
+    | an `IterableDataset` of such items | `IterableBatches`, in its own order |
+    | a `DataLoader` of one of these | the same, with its own batch size and order |
     | `draw(generator)` that returns such tensors | `DrawnBatches`, drawn anew every epoch |
 
-    Args:
-        data: one of these. y are inputs, x targets, context what operators know of each sample.
-        batch_size: samples per batch, at most all; None for all at once. A DataLoader keeps its own.
+    Arrays of numpy, and what turns into one by `__array__`, may stand for tensors everywhere. They are copied;
+    floating-point arrays take the dtype of `like`, integers become int64. Tensors are neither cast nor copied, so
+    that changing them in place changes the data.
+
+    Arguments:
+        data: one of these; the context is what operators know of each sample.
+        batch_size: samples per batch, at most all; None for all at once (100 of a stream without a length). A
+            DataLoader keeps its own.
         seed: of orders, and of all that the data draws at random.
-        like: a parameter of the network: y has its dtype, and batches are on its device.
+        like: a parameter of the network: inputs have its dtype or are integers, and batches are on its device.
         where: what error messages call the data.
     """
     if isinstance(data, TensorDataset):
         data = tuple(data.tensors)
     if isinstance(data, (tuple, list)):
         return TensorBatches(*split(where, data), batch_size=batch_size, seed=seed, like=like, where=where)
+    if isinstance(data, IterableDataset):
+        data = stream_loader(data, batch_size)
+    if isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset):
+        return IterableBatches(data, seed=seed, like=like, where=where)
     if isinstance(data, DataLoader):
         return LoaderBatches(data, seed=seed, like=like, where=where)
     if isinstance(data, Dataset):
         return LoaderBatches(_loader(where, data, batch_size), seed=seed, like=like, where=where)
     if callable(data):
         return DrawnBatches(data, batch_size=batch_size, seed=seed, like=like, where=where)
-    expected = "(y, x), (y, x, context), a Dataset, a DataLoader or a function draw(generator)"
-    invalid_type(where, expected, data, "Try (torch.as_tensor(y), torch.as_tensor(x)).")
+    expected = "(inputs, targets), (inputs, targets, context), a Dataset, a DataLoader or a function draw(generator)"
+    invalid_type(where, expected, data, "Try (inputs, targets): two tensors or arrays with a row for each sample.")
 
 
 def _loader(where: str, data: Any, batch_size: int | None) -> DataLoader[Any]:

@@ -19,17 +19,17 @@ Draw: TypeAlias = Callable[[torch.Generator], tuple[Any, ...]]
 
 
 class DrawnBatches(Batches):
-    """A function of a generator, called once per epoch: draw(generator) = (y, x) or (y, x, context).
+    """A function of a generator, called once per epoch: draw(generator) = (inputs, targets[, context]).
 
     The same generator then draws the order of the samples, so a function that
     draws nothing gives the batches of `TensorBatches`. `ordered` gives the
     first epoch's draw, which is kept.
 
-    Args:
+    Arguments:
         draw: all samples of one epoch; their shapes are the same in each. The generator is on the CPU.
         batch_size: samples per batch, at most all; None for all of them, in their own order.
         seed: of generators and orders.
-        like: a parameter of the network: y has its dtype, and all tensors are moved to its device.
+        like: a parameter of the network: inputs have its dtype, and all tensors are moved to its device.
         where: what error messages call the data.
     """
 
@@ -78,7 +78,7 @@ class DrawnBatches(Batches):
 
 
 def _check_shapes(where: str, data: Batch, first: Batch) -> None:
-    for name, now, before in (("y", data.y, first.y), ("x", data.x, first.x)):
+    for name, now, before in (("inputs", data.y, first.y), ("targets", data.x, first.x)):
         if now.shape != before.shape:
             expected = f"shape {tuple(before.shape)}, as in epoch 0"
             invalid_value(f"{where} {name}", expected, tuple(now.shape), "Every epoch draws as many samples.")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -20,10 +19,10 @@ from torch.utils.data import (
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batch, Batches
+from torchlift.data.collate import collating
+from torchlift.data.passes import END, Pass, check_workers, generators_of, set_epoch
 from torchlift.data.read import read_batch
 from torchlift.data.streams import Stream, epoch_seed
-
-_END: Any = object()
 
 
 class LoaderBatches(Batches):
@@ -39,10 +38,10 @@ class LoaderBatches(Batches):
     `ordered` reads the data set itself in the order of its indices: all that
     the sampler chooses from, those included that `drop_last` leaves out.
 
-    Args:
-        loader: its batch size and order count. Batches are (y, x) or (y, x, context).
+    Arguments:
+        loader: its batch size and order count. Batches are (inputs, targets) or (inputs, targets, context).
         seed: of all random numbers.
-        like: a parameter of the network: y has its dtype, and batches are moved to its device.
+        like: a parameter of the network: inputs have its dtype, and batches are moved to its device.
         where: what error messages call the data.
     """
 
@@ -51,16 +50,17 @@ class LoaderBatches(Batches):
     ) -> None:
         if not isinstance(loader, DataLoader):
             invalid_type(where, "a DataLoader", loader)
-        self.loader, self.like, self.where = loader, like, where
+        self.like, self.where = like, where
         self.seed = check_size("seed", seed, minimum=0)
         self.per_epoch = _check_loader(where, loader)
-        with self._stream(0).active():
-            _set_epoch(loader, 0)
+        self.loader = loader = collating(loader, like)
+        with Stream(epoch_seed(self.seed, 0), generators_of(loader)).active():
+            set_epoch(loader, 0)
             self._indices, self.batch_size = _plan(loader)
         self.samples = len(self._indices)
-        self._pass: _Pass | None = None
+        self._pass: Pass | None = None
         self._last: tuple[int, Batch] | None = None
-        self._example = self._read("sample 0", _Pass(0, self._in_order(1, workers=False), self._stream(0)).draw())
+        self._example = self._read("sample 0", self._run_in_order(1, workers=False).draw())
 
     def batch(self, count: int) -> Batch:
         count = check_size("count", count, minimum=0)
@@ -76,7 +76,7 @@ class LoaderBatches(Batches):
         return self._example
 
     def _parts(self, size: int) -> Iterator[Batch]:
-        running = _Pass(0, self._in_order(size), self._stream(0))
+        running = self._run_in_order(size)
         for number in range(-(-self.samples // size)):
             yield self._read(f"in order, batch {number}", running.draw())
 
@@ -84,13 +84,13 @@ class LoaderBatches(Batches):
         """What the loader gives at a position; batches before it are dropped."""
         running, self._pass = self._pass, None  # an error leaves none that has lost count
         if running is None or running.epoch != epoch or running.drawn > position:
-            running = _Pass(epoch, self.loader, self._stream(epoch))
-        item: object = _END
+            running = Pass(self.loader, epoch, self.seed)
+        item: object = END
         while running.drawn <= position:
             item = running.draw()
-            if item is _END:
+            if item is END:
                 self._refuse_length(epoch, str(running.drawn))
-        if running.drawn == self.per_epoch and running.draw() is not _END:
+        if running.drawn == self.per_epoch and running.draw() is not END:
             self._refuse_length(epoch, f"more than {self.per_epoch}")
         self._pass = running
         return item
@@ -102,11 +102,8 @@ class LoaderBatches(Batches):
     def _read(self, which: str, item: object) -> Batch:
         return read_batch(f"{self.where} {which}", item, self.like)
 
-    def _stream(self, epoch: int) -> Stream:
-        return Stream(epoch_seed(self.seed, epoch), _generators(self.loader))
-
-    def _in_order(self, size: int, *, workers: bool = True) -> DataLoader[Any]:
-        """A loader of the same samples in the order of their indices."""
+    def _run_in_order(self, size: int, *, workers: bool = True) -> Pass:
+        """The same samples in the order of their indices, with the random numbers of epoch 0."""
         loader, settings = self.loader, {}
         if workers and loader.num_workers > 0:
             settings = {
@@ -116,24 +113,8 @@ class LoaderBatches(Batches):
                 "prefetch_factor": loader.prefetch_factor,
                 "timeout": loader.timeout,
             }
-        return DataLoader(loader.dataset, size, sampler=self._indices, collate_fn=loader.collate_fn, **settings)
-
-
-class _Pass:
-    """One epoch of a loader under way."""
-
-    def __init__(self, epoch: int, loader: DataLoader[Any], stream: Stream) -> None:
-        self.epoch, self.stream, self.drawn = epoch, stream, 0
-        with stream.active():
-            _set_epoch(loader, epoch)
-            self._iterator = iter(loader)
-
-    def draw(self) -> object:
-        """The next batch as the loader makes it; `_END` after the last."""
-        with self.stream.active():
-            item = next(self._iterator, _END)
-        self.drawn += item is not _END
-        return item
+        ordered = DataLoader(loader.dataset, size, sampler=self._indices, collate_fn=loader.collate_fn, **settings)
+        return Pass(ordered, 0, self.seed, generators_of(loader))
 
 
 def _check_loader(where: str, loader: DataLoader[Any]) -> int:
@@ -150,18 +131,14 @@ def _check_loader(where: str, loader: DataLoader[Any]) -> int:
     if batches == 0:
         hint = "`drop_last` leaves nothing of less than one batch." if loader.drop_last else ""
         invalid_value(where, "at least one batch", "an empty loader", hint)
-    if loader.num_workers > 0 and loader.persistent_workers:
-        hint = "Workers that stay alive carry random numbers from epoch to epoch, so runs could not be resumed."
-        invalid_value(where, "a loader with persistent_workers=False", "True", hint)
-    if loader.num_workers > 0 and not loader.in_order:
-        invalid_value(where, "a loader with in_order=True", "False", "Else the batches differ from run to run.")
+    check_workers(where, loader)
     return batches
 
 
 def check_map_style(where: str, dataset: object) -> None:
     """Refuse a data set without numbered samples."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        hint = "Give it `__len__` and `__getitem__`, or pass a function draw(generator) that returns (y, x)."
+        hint = "Give it `__len__`, make it an IterableDataset, or pass a function draw(generator)."
         invalid_type(where, "a map-style data set, which has a length", dataset, hint)
     if len(dataset) == 0:  # type: ignore[arg-type]
         invalid_value(where, "at least one sample", "an empty data set")
@@ -179,20 +156,3 @@ def _plan(loader: DataLoader[Any]) -> tuple[list[Any], int]:
     if isinstance(sampler, WeightedRandomSampler):
         return list(range(len(sampler.weights))), batch_sampler.batch_size
     return sorted(set(islice(sampler, len(sampler)))), batch_sampler.batch_size
-
-
-def _samplers(loader: DataLoader[Any]) -> list[Any]:
-    return [loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
-
-
-def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
-    """The generators, each once, that a loader and its samplers draw from."""
-    found = [getattr(each, "generator", None) for each in (loader, *_samplers(loader))]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
-
-
-def _set_epoch(loader: DataLoader[Any], epoch: int) -> None:
-    """Tell samplers that count epochs themselves, as `DistributedSampler` does."""
-    for sampler in _samplers(loader):
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)

@@ -1,57 +1,81 @@
-"""Checks of (y, x, context) at the door."""
+"""Checks of (inputs, targets, context) when data come in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_like, check_tensor
+from torchlift.core.checks import check_like
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.data.arrays import as_tensor, is_array
 from torchlift.data.base import Batch
 from torchlift.operators.context import Context, map_context
 
-PAIR = "a pair (y, x) or a triple (y, x, context)"
+PAIR = "a pair (inputs, targets) or a triple (inputs, targets, context)"
+
+#: Types of integer inputs, such as indices of tokens.
+INDICES = (torch.int64, torch.int32)
 
 
 def read_batch(where: str, item: object, like: Tensor | None) -> Batch:
-    """(y, x) or (y, x, context) as a batch on the device of `like`; nothing is cast.
+    """(inputs, targets) or (inputs, targets, context) as a batch on the device of `like`.
 
-    y is a floating-point tensor (B, …) in the dtype of `like`, x a tensor (B, …)
-    that is in this dtype or not floating-point, such as labels. The first
-    sample that is not finite is named. Without `like`, the device is that of y.
+    Inputs are a floating-point tensor (B, …) in the dtype of `like`, or indices (B, …) of type int64 or int32 where
+    `like` is given. Targets are a tensor (B, …) that is in this dtype or not floating-point, such as labels. Tensors
+    are never cast; arrays of numpy are (see `numpy_rule`). The first sample that is not finite is named. Without
+    `like`, the device is that of the inputs.
     """
-    y, x, context = split(where, item)
-    if check_tensor(f"{where} y", y).ndim < 2:
-        hint = "One number per sample is `y[:, None]`."
-        invalid_value(f"{where} y", "shape (samples, …) with two axes or more", tuple(y.shape), hint)
-    if len(y) == 0:
-        invalid_value(where, "at least one sample", f"y of shape {tuple(y.shape)}")
-    for name, tensor in (("x", x), *_named(context)):
+    y, x, known = split(where, item)
+    y = as_tensor(f"{where} inputs", y, like, inputs=True)
+    _check_inputs(where, y, like)
+    x = as_tensor(f"{where} targets", x, like)
+    context = _as_context(where, known, like)
+    for name, tensor in (("targets", x), *_named(context)):
         _check_samples(where, name, tensor, len(y))
-    _check_finite(f"{where} y", y)
-    _check_finite(f"{where} x", x)
+    _check_finite(f"{where} inputs", y)
+    _check_finite(f"{where} targets", x)
     device = y.device if like is None else like.device
     batch = Batch(y.to(device), x.to(device), map_context(context, lambda tensor: tensor.to(device)))
     if like is not None:
-        check_like(f"{where} y", batch.y, like)
-        if batch.x.is_floating_point():
-            check_like(f"{where} x", batch.x, like)
+        for name, tensor in (("inputs", batch.y), ("targets", batch.x)):
+            if tensor.is_floating_point():
+                check_like(f"{where} {name}", tensor, like)
     return batch
 
 
-def split(where: str, item: object) -> tuple[Tensor, Tensor, Context]:
-    """The three parts of a pair or a triple."""
+def split(where: str, item: object) -> tuple[Any, Any, Any]:
+    """The three parts of a pair or a triple, as they are."""
     if not isinstance(item, (tuple, list)):
         invalid_type(where, PAIR, item)
     if len(item) not in (2, 3):
         invalid_value(where, PAIR, f"{len(item)} parts" if len(item) != 1 else "1 part")
-    y, x = item[:2]
-    context = item[2] if len(item) == 3 else None
-    if context is not None and not isinstance(context, (Tensor, Mapping)):
+    inputs, targets = item[:2]
+    return inputs, targets, item[2] if len(item) == 3 else None
+
+
+def _check_inputs(where: str, inputs: Tensor, like: Tensor | None) -> None:
+    if not inputs.is_floating_point() and (like is None or inputs.dtype not in INDICES):
+        hint = "Pictures of bytes: `.float() / 255`." if inputs.dtype == torch.uint8 else ""
+        hint = hint or "Try `.float()` or `.double()`."
+        invalid_value(f"{where} inputs", "a floating-point tensor", inputs.dtype, hint)
+    if inputs.ndim < 2:
+        hint = "One number per sample is `inputs[:, None]`."
+        invalid_value(f"{where} inputs", "shape (samples, …) with two axes or more", tuple(inputs.shape), hint)
+    if len(inputs) == 0:
+        invalid_value(where, "at least one sample", f"inputs of shape {tuple(inputs.shape)}")
+
+
+def _as_context(where: str, context: Any, like: Tensor | None) -> Context:
+    if context is None:
+        return None
+    if isinstance(context, Mapping):
+        return {key: as_tensor(f"{where} context {key!r}", value, like) for key, value in context.items()}
+    if not isinstance(context, Tensor) and not is_array(context):
         invalid_type(f"{where} context", "a tensor or a mapping of names to tensors", context)
-    return y, x, context
+    return as_tensor(f"{where} context", context, like)
 
 
 def _named(context: Context) -> list[tuple[str, Tensor]]:
@@ -61,14 +85,12 @@ def _named(context: Context) -> list[tuple[str, Tensor]]:
     return [] if context is None else [("context", context)]
 
 
-def _check_samples(where: str, name: str, tensor: object, samples: int) -> None:
-    if not isinstance(tensor, Tensor):
-        invalid_type(f"{where} {name}", "a torch.Tensor", tensor, "Try torch.as_tensor(...).")
+def _check_samples(where: str, name: str, tensor: Tensor, samples: int) -> None:
     if tensor.ndim == 0:
         invalid_value(f"{where} {name}", "shape (samples, …)", "a tensor without axes")
     if len(tensor) != samples:
-        hint = "Row i of y, x and context belongs to sample i."
-        invalid_value(f"{where} {name}", f"{samples} samples, as many as y has", len(tensor), hint)
+        hint = "Row i of inputs, targets and context belongs to sample i."
+        invalid_value(f"{where} {name}", f"{samples} samples, as many as the inputs", len(tensor), hint)
 
 
 def _check_finite(where: str, tensor: Tensor) -> None:

@@ -17,12 +17,12 @@ from torchlift.operators.context import Context, map_context
 class TensorBatches(Batches):
     """Tensors: each epoch visits every sample once, in an order drawn from the seed.
 
-    Args:
-        y, x: inputs (B, …) and targets (B, …).
+    Arguments:
+        y, x: inputs (B, …) and targets (B, …). Tensors are not copied, arrays of numpy are.
         context: per-sample context of the operators, such as one mask per image.
         batch_size: samples per batch, at most all; None for all of them as they are, in their own order.
         seed: of the orders.
-        like: a parameter of the network: y has its dtype, and all tensors are moved to its device.
+        like: a parameter of the network: inputs have its dtype, and all tensors are moved to its device.
         where: what error messages call the data.
     """
 
