@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,9 +11,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
-from torchlift.data import Batch, Batches, DrawnBatches, LoaderBatches, TensorBatches, as_batches
+from torchlift.data import Batch, Batches, DrawnBatches, IterableBatches, LoaderBatches, TensorBatches, as_batches
 
 SAMPLES, SIZE, PER_EPOCH = 11, 4, 3
 
@@ -37,6 +46,37 @@ class Noisy(Dataset):
         noise = torch.rand(()).item() + random.random() + np.random.rand()  # noqa: NPY002
         y = self.y[index] + torch.tensor([0.0, 0.0, noise])
         return y, self.x[index], {"label": self.x[index]}
+
+
+class NoisyArrays(Noisy):
+    """The same as arrays of numpy, labels as numbers of Python."""
+
+    def __getitem__(self, index: int) -> tuple:
+        y, x, context = super().__getitem__(index)
+        return y.numpy(), int(x), {"label": context["label"].numpy()}
+
+
+class NoisyStream(IterableDataset):
+    """The same, one after the other."""
+
+    def __iter__(self) -> Iterator[tuple]:
+        items = Noisy()
+        for index in range(SAMPLES):
+            yield items[index]
+
+
+class SizedStream(NoisyStream):
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class BatchStream(IterableDataset):
+    """The same, several at a time."""
+
+    def __iter__(self) -> Iterator[tuple]:
+        items = Noisy()
+        for first in range(0, SAMPLES, SIZE):
+            yield default_collate([items[index] for index in range(first, min(first + SIZE, SAMPLES))])
 
 
 def _draw(generator: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -71,9 +111,17 @@ DATA: dict[str, Callable[[], object]] = {
     "list of batches": lambda: DataLoader(Noisy(), batch_sampler=[[0, 7, 2, 3], [8, 5, 6, 1], [9, 10, 4]]),
     "draw": lambda: _draw,
     "draw without the generator": lambda: _draw_without_generator,
+    "arrays": lambda: tuple(tensor.numpy() for tensor in _tensors()),
+    "Dataset of arrays": NoisyArrays,
+    "draw of arrays": lambda: lambda generator: tuple(tensor.numpy() for tensor in _draw(generator)[:2]),
+    "stream": NoisyStream,
+    "stream of known length": SizedStream,
+    "DataLoader of a stream": lambda: DataLoader(NoisyStream(), batch_size=SIZE),
+    "stream of batches": lambda: DataLoader(BatchStream(), batch_size=None),
 }
-NOT_SHUFFLED = {"DataLoader in order", "list of batches"}
-NOISY = {name for name in DATA if name not in ("tensors", "tensors and context", "TensorDataset")}
+STREAMS = {name for name in DATA if "stream" in name}
+NOT_SHUFFLED = {"DataLoader in order", "list of batches", *STREAMS}
+NOISY = {name for name in DATA if name not in ("tensors", "tensors and context", "TensorDataset", "arrays")}
 
 kinds = pytest.mark.parametrize("kind", DATA)
 
@@ -95,6 +143,10 @@ def _labels(parts: list[Batch]) -> list[int]:
 @kinds
 def test_sizes(kind: str) -> None:
     batches = _batches(kind)
+    if not batches.sized:
+        assert kind in STREAMS
+        assert sum(len(part.y) for part in batches.ordered()) == SAMPLES, "an epoch shows the length"
+    assert batches.sized
     assert (batches.samples, batches.batch_size, batches.per_epoch) == (SAMPLES, SIZE, PER_EPOCH)
     assert [len(batches.batch(k).y) for k in range(2 * PER_EPOCH)] == 2 * [4, 4, 3]
 
@@ -222,7 +274,7 @@ def test_a_generator_that_is_shared_with_the_loader_is_left_as_it_was() -> None:
     assert _equal(first, as_batches(_loader(generator=shared), seed=0).batch(0))
 
 
-@pytest.mark.parametrize("kind", ["tensors", "TensorDataset", "Dataset", "draw"])
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "TensorDataset", "Dataset", "draw", "stream of known length"])
 def test_without_a_batch_size_all_samples_come_at_once_in_order(kind: str) -> None:
     batches = as_batches(DATA[kind](), seed=3)
     assert (batches.per_epoch, batches.batch_size) == (1, SAMPLES)
@@ -234,10 +286,12 @@ def test_a_full_batch_is_not_copied() -> None:
     y, x = _tensors()
     batch = as_batches((y, x)).batch(4)
     assert batch.y is y and batch.x is x
+    assert batch.inputs is y and batch.targets is x
 
 
 def test_kinds() -> None:
     expected = {"tensors": TensorBatches, "TensorDataset": TensorBatches, "Dataset": LoaderBatches}
+    expected |= {"stream": IterableBatches, "DataLoader of a stream": IterableBatches, "arrays": TensorBatches}
     for kind, cls in {**expected, "DataLoader": LoaderBatches, "draw": DrawnBatches}.items():
         assert type(_batches(kind)) is cls
 
@@ -258,7 +312,7 @@ def test_orders_are_those_on_record() -> None:
 
 
 def test_very_large_seeds_work() -> None:
-    for kind in ("tensors", "Dataset", "draw"):
+    for kind in ("tensors", "Dataset", "draw", "stream"):
         assert len(_batches(kind, seed=10**30).batch(1).y) == SIZE
 
 
@@ -277,7 +331,7 @@ def test_any_sizes(samples: int, size: int, loader: bool, count: int) -> None:
 
 def test_tensors_go_to_the_device_of_the_network() -> None:
     like = torch.empty(0, dtype=torch.float64, device="meta")  # a device that is not the CPU, on every machine
-    for kind in ("tensors and context", "Dataset", "draw"):
+    for kind in ("tensors and context", "Dataset", "draw", "stream", "Dataset of arrays"):
         batches = as_batches(DATA[kind](), batch_size=SIZE, like=like)
         y, x, context = batches.batch(0)
         assert {y.device.type, x.device.type, context["label"].device.type} == {"meta"}

@@ -56,8 +56,6 @@ class IterableBatches(Batches):
         self._last = (0, self._start())
         self.batch_size = loader.batch_size or len(self._last[1].y)
         self._example = next(parts(self._last[1], 1))
-        if self._length is not None and self._length[1] == 0:
-            self._refuse(0, "more than 0")
 
     @property
     def sized(self) -> bool:
@@ -90,6 +88,7 @@ class IterableBatches(Batches):
         if batch is None:
             hint = "`drop_last` leaves nothing of less than one batch." if self.loader.drop_last else ""
             invalid_value(self.where, "at least one batch", "an empty stream", hint)
+        self._check_last(running)
         return batch
 
     def _draw(self, count: int) -> Batch:
@@ -105,8 +104,7 @@ class IterableBatches(Batches):
                 self._end(running)
                 return self._draw(count)  # in a later epoch, now that the length is known
         assert batch is not None  # `drawn` was at most the position
-        if self._length is not None and running.drawn == self._length[1] and running.draw() is not END:
-            self._refuse(epoch, f"more than {self._length[1]}")
+        self._check_last(running)
         self._pass = running
         return batch
 
@@ -124,6 +122,13 @@ class IterableBatches(Batches):
         batch = read_batch(f"{self.where} epoch {running.epoch} batch {running.drawn - 1}", item, self.like)
         running.samples += len(batch.y)
         return batch
+
+    def _check_last(self, running: Pass) -> None:
+        """Refuse an epoch that goes on after the last batch that it should have."""
+        if self._length is None or running.drawn < self._length[1]:
+            return
+        if running.drawn > self._length[1] or running.draw() is not END:
+            self._refuse(running.epoch, f"more than {self._length[1]}")
 
     def _end(self, running: Pass) -> None:
         """Take the length from a pass that has ended, or compare it."""
