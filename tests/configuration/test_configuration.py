@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from torchlift.configuration import (
     Configuration,
@@ -80,7 +81,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("[data]\ntask = 'deblurring'\nblur_size = 100001", "[data] blur_size: expected at most 255 pixels"),
         ("[data]\nnoise = nan", "a finite number"),
         ("[data]\nredraw = 1", "[data] redraw: expected true or false, got the number 1"),
-        ("[data]\ntask = 'classification'\nredraw = true", "[data] redraw: expected a task that makes y from x"),
+        ("[data]\ntask = 'classification'\nredraw = true", "[data] redraw: expected a task that makes the inputs"),
         ("[training]\nsolver = 'adma'", "Did you mean 'adam'?"),
         ("[training]\nlifting = 'bergman'", "Did you mean 'bregman'?"),
         ("[training]\nlr = 0.1", "[training] lr: expected a solver to go with it"),
@@ -115,13 +116,15 @@ def test_mistakes_are_named(tmp_path: Path, text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
-        ({"y": np.zeros((5, 2))}, "an array x, and perhaps y and context, got ['y']"),
-        ({"x": np.zeros((5, 2)), "z": np.zeros(3)}, "arrays named y, x and context only, got z"),
-        ({"x": np.zeros((5, 2)), "y": np.zeros((4, 2))}, "as many samples as x"),
-        ({"x": np.array(["a", "b"]), "y": np.zeros((2, 2))}, "x: expected an array of numbers"),
-        ({"x": np.array([None, 3]), "y": np.zeros((2, 2))}, "pickle"),
-        ({"x": np.zeros((20, 2))}, "images"),
-        ({"x": np.zeros((0, 2)), "y": np.zeros((0, 2))}, "as many samples as x"),
+        ({"inputs": np.zeros((5, 2))}, "an array targets, and perhaps inputs and context, got ['inputs']"),
+        ({"targets": np.zeros((5, 2)), "z": np.zeros(3)}, "arrays named inputs, targets and context only, got z"),
+        ({"targets": np.zeros((5, 2)), "x": np.zeros(5)}, "arrays named inputs, targets and context only, got x"),
+        ({"targets": np.zeros((5, 2)), "inputs": np.zeros((4, 2))}, "as many samples as targets"),
+        ({"targets": np.array(["a", "b"]), "inputs": np.zeros((2, 2))}, "targets: expected an array of numbers"),
+        ({"targets": np.array([None, 3]), "inputs": np.zeros((2, 2))}, "pickle"),
+        ({"targets": np.zeros((20, 2))}, "images"),
+        ({"targets": np.zeros((0, 2)), "inputs": np.zeros((0, 2))}, "as many samples as targets"),
+        ({"targets": np.zeros((20, 4, 4)), "context": np.zeros((20, 4, 4))}, "expected inputs beside a context"),
     ],
 )
 def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict, reason: str) -> None:
@@ -130,12 +133,65 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict, reason: str) -> No
         load_samples(DataSettings(set="files", path=tmp_path / "bad.npz"))
 
 
+NAMED = {
+    "x and y": (("x", "y"), "what the network is given to inputs and what it should give to targets"),
+    "in capitals": (("X", "y"), "expected arrays named inputs and targets, got X and y"),
+    "x alone": (("x",), "Rename it to targets if it is what the network should give, such as images for a task"),
+    "y alone": (("y",), "expected arrays named inputs and targets, got y. Rename it"),
+    "x, y and context": (("x", "y", "context"), "torchlift once read x as the targets and y as the inputs"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "folder"])
+def test_x_and_y_are_never_guessed(tmp_path: Path, case: str, kind: str) -> None:
+    names, reason = NAMED[case]
+    arrays = {name: np.zeros((20, 2)) for name in names}
+    path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
+    if kind == "npz":
+        np.savez(path, **arrays)
+    elif kind == "safetensors":
+        save_file(arrays, path)
+    else:
+        if case == "in capitals":
+            pytest.skip("whether X.npy is x.npy depends on the file system")
+        path.mkdir()
+        for name, array in arrays.items():
+            np.save(path / f"{name}.npy", array)
+    with pytest.raises(DataError, match=re.escape(reason)):
+        load_samples(DataSettings(task="regression", set="files", path=path))
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "folder"])
+def test_inputs_and_targets_are_what_they_are_called(tmp_path: Path, kind: str) -> None:
+    arrays = {"inputs": np.arange(40.0).reshape(20, 2), "targets": -np.arange(20.0)[:, None]}
+    path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
+    if kind == "npz":
+        np.savez(path, **arrays)
+    elif kind == "safetensors":
+        save_file(arrays, path)
+    else:
+        path.mkdir()
+        for name, array in {**arrays, "x": np.zeros(3)}.items():  # another file there does not matter
+            np.save(path / f"{name}.npy", array)
+    samples = load_samples(DataSettings(task="regression", set="files", path=path, validation=0))
+    np.testing.assert_array_equal(samples.train.inputs, arrays["inputs"])
+    np.testing.assert_array_equal(samples.train.targets, arrays["targets"])
+
+
+def test_targets_alone_need_a_task(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", targets=np.zeros((20, 2)))
+    words = "expected arrays inputs and targets for regression, got targets alone"
+    with pytest.raises(DataError, match=words):
+        load_samples(DataSettings(task="regression", set="files", path=tmp_path / "own.npz"))
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", y=np.zeros((9, 2)), x=np.zeros((9, 2)))
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((9, 2)), targets=np.zeros((9, 2)))
     (tmp_path / "own.npz").write_bytes((tmp_path / "own.npz").read_bytes()[:100])
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "x.npy").write_bytes(b"nonsense")
+    (tmp_path / "folder" / "targets.npy").write_bytes(b"nonsense")
     for name in ("own.npz", "bad.safetensors", "folder"):
         with pytest.raises(DataError, match=name):
             load_samples(DataSettings(set="files", path=tmp_path / name))

@@ -243,23 +243,24 @@ def _settings(folder: Path) -> Path:
 
 
 def _npz(folder: Path, packed: bool) -> Path:
-    arrays = {"x": np.zeros((3, 4, 4), dtype=np.float32), "y": np.ones((3, 2), dtype=">u2")}
+    arrays = {"targets": np.zeros((3, 4, 4), dtype=np.float32), "inputs": np.ones((3, 2), dtype=">u2")}
     (np.savez_compressed if packed else np.savez)(folder / "data.npz", **arrays)
     return folder / "data.npz"
 
 
 def _npy(folder: Path) -> Path:
-    np.save(folder / "x.npy", np.asfortranarray(np.arange(48.0).reshape(3, 4, 4)))
-    return folder / "x.npy"
+    np.save(folder / "targets.npy", np.asfortranarray(np.arange(48.0).reshape(3, 4, 4)))
+    return folder / "targets.npy"
 
 
 def _read_npy(folder: Path) -> None:
     read_arrays(folder)
-    read_batch(folder / "x.npy", (1, 4, 4), None)
+    read_batch(folder / "targets.npy", (1, 4, 4), None)
 
 
 def _safetensors(folder: Path) -> Path:
-    save_file({"x": torch.ones(3, 4), "y": torch.ones(3, 2, dtype=torch.float16)}, folder / "data.safetensors")
+    tensors = {"targets": torch.ones(3, 4), "inputs": torch.ones(3, 2, dtype=torch.float16)}
+    save_file(tensors, folder / "data.safetensors")
     return folder / "data.safetensors"
 
 

@@ -239,9 +239,9 @@ def test_headers_of_numpy(tmp_path: Path, header: bytes, reason: str, packed: bo
     folder.mkdir()
     if packed:
         with zipfile.ZipFile(folder / "data.npz", "w") as file:
-            file.writestr("x.npy", header + bytes(24))
+            file.writestr("targets.npy", header + bytes(24))
     else:
-        (folder / "x.npy").write_bytes(header + bytes(24))
+        (folder / "targets.npy").write_bytes(header + bytes(24))
     assert reason in outcome(CASES["npz" if packed else "npy"], folder)
 
 
@@ -253,7 +253,13 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     good = _header("(3,)") + bytes(24)
-    for names, reason in ((["x"], ""), (["../x.npy"], "named y, x and context only"), (["x.npy", "x.npy"], "")):
+    cases = (
+        (["targets"], ""),
+        (["../targets.npy"], "named inputs, targets and context only"),
+        (["targets.npy", "targets.npy"], ""),
+        (["x.npy"], "named inputs and targets, got x. Rename it"),
+    )
+    for names, reason in cases:
         with warnings.catch_warnings(), zipfile.ZipFile(folder / "data.npz", "w") as file:
             warnings.simplefilter("ignore")
             for name in names:

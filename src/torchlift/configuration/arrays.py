@@ -1,4 +1,4 @@
-"""The user's own data: arrays y, x and context in .npz, .safetensors or .npy files; nothing is unpickled."""
+"""The user's own data: arrays inputs, targets and context in .npz, .safetensors or .npy files; never unpickled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,44 +21,51 @@ from torchlift.core.files import opened
 from torchlift.training.available import available_memory
 from torchlift.training.memory import format_bytes
 
-NAMES = ("y", "x", "context")
+NAMES = ("inputs", "targets", "context")
+
+#: Names that mean inputs and targets to some and the reverse to others.
+AMBIGUOUS = ("x", "y")
 
 _HEADERS = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}
 _CHUNK = 1 << 20
 
 
 def read_arrays(path: Path) -> dict[str, Tensor]:
-    """The arrays among y, x and context that a file or folder holds; x is always there.
+    """The arrays among inputs, targets and context that a file or folder holds; targets are always there.
 
-    Args:
-        path: an .npz or .safetensors file, or a folder of x.npy, y.npy and context.npy.
+    Arguments:
+        path: an .npz or .safetensors file, or a folder of targets.npy, inputs.npy and context.npy.
 
     Raises:
         DataError: it cannot be read, or holds something else.
     """
     path = path.expanduser()
-    found = _read(path)
-    if "x" not in found:
-        hint = "x are the targets (images, labels, …), y the inputs."
-        raise DataError(message(f"data {path}", "an array x, and perhaps y and context", sorted(found) or "none", hint))
-    for name, tensor in found.items():
-        if tensor.ndim == 0 or len(tensor) != len(found["x"]) or len(tensor) == 0:
-            wanted = f"as many samples as x, which has shape {tuple(found['x'].shape)}"
-            raise DataError(message(f"data {path} {name}", wanted, tuple(tensor.shape)))
-    return found
+    arrays = _read(path)
+    if "targets" not in arrays:
+        expected = "an array targets, and perhaps inputs and context"
+        hint = "Targets are what the network learns to give: images, labels, …"
+        raise DataError(message(f"data {path}", expected, sorted(arrays) or "none", hint))
+    targets = arrays["targets"]
+    for name, tensor in arrays.items():
+        if tensor.ndim == 0 or len(tensor) != len(targets) or len(tensor) == 0:
+            expected = f"as many samples as targets, which has shape {tuple(targets.shape)}"
+            raise DataError(message(f"data {path} {name}", expected, tuple(tensor.shape)))
+    return arrays
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    where = f"data {path}"
     if os.path.isdir(path):  # noqa: PTH112 (False, where Path.is_dir raises, for a name with a NUL)
-        files = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").exists()}
-        return {name: _as_tensor(read_npy(f"data {path} {name}", file)) for name, file in files.items()}
+        files = {name: path / f"{name}.npy" for name in (*NAMES, *AMBIGUOUS) if (path / f"{name}.npy").exists()}
+        _refuse_ambiguous(where, files)
+        return {name: _as_tensor(read_npy(f"{where} {name}", files[name])) for name in NAMES if name in files}
     if path.suffix == ".safetensors":
-        return read_safetensors(f"data {path}", path, NAMES)
+        return read_safetensors(where, path, NAMES)
     if path.suffix == ".npz":
         return _read_npz(path)
     if not os.path.exists(path):  # noqa: PTH110 (as above)
-        raise DataError(message(f"data {path}", "a file or folder", "nothing there"))
-    raise DataError(message(f"data {path}", "a name ending in .npz or .safetensors", repr(path.name)))
+        raise DataError(message(where, "a file or folder", "nothing there"))
+    raise DataError(message(where, "a name ending in .npz or .safetensors", repr(path.name)))
 
 
 def read_npy(where: str, path: Path) -> np.ndarray:
@@ -70,7 +77,7 @@ def read_npy(where: str, path: Path) -> np.ndarray:
 def read_safetensors(where: str, path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
     """All tensors of a safetensors file.
 
-    Args:
+    Arguments:
         where: begins messages.
         path: the file.
         names: the only ones that there may be; None for any.
@@ -106,11 +113,25 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
             raise DataError(message(where, "a readable .npz file", str(error)[:200] or type(error).__name__)) from error
 
 
-def _check_names(where: str, names: Iterable[str], known: Sequence[str]) -> None:
-    unknown = sorted(set(names) - set(known))
+def _check_names(where: str, names: Collection[str], known: Sequence[str]) -> None:
+    unknown = sorted({*names} - {*known})
+    if known == NAMES:
+        _refuse_ambiguous(where, names)
     if unknown:
-        wanted = f"arrays named {', '.join(known[:-1])} and {known[-1]} only"
-        raise DataError(message(where, wanted, ", ".join(unknown)[:200]))
+        expected = f"arrays named {', '.join(known[:-1])} and {known[-1]} only"
+        raise DataError(message(where, expected, ", ".join(unknown)[:200]))
+
+
+def _refuse_ambiguous(where: str, names: Collection[str]) -> None:
+    """Refuse x and y in place of inputs and targets: they are never taken for one or the other."""
+    ambiguous = sorted(name for name in names if name.lower() in AMBIGUOUS)
+    if not ambiguous or "inputs" in names or "targets" in names:
+        return
+    old = "torchlift once read x as the targets and y as the inputs, which most others call the reverse"
+    hint = f"Rename what the network is given to inputs and what it should give to targets ({old})."
+    if len(ambiguous) == 1:
+        hint = f"Rename it to targets if it is what the network should give, such as images for a task ({old})."
+    raise DataError(message(where, "arrays named inputs and targets", " and ".join(ambiguous), hint))
 
 
 def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
@@ -119,7 +140,7 @@ def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
     The header is compared with what the file holds and with the memory there is before anything is allocated, and
     memory grows with what is really delivered. Arrays of objects, which would have to be unpickled, are refused.
 
-    Args:
+    Arguments:
         where: begins messages.
         stream: at its beginning.
         size: bytes that it says it holds.

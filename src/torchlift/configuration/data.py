@@ -41,9 +41,9 @@ class Samples:
     """What a run learns from.
 
     Arguments:
-        train, validation: y, x and context; `validation` is None where nothing is held out.
-        task: says how y comes from x; None where there are no images.
-        redraw: makes a new y of the training images for every epoch.
+        train, validation: inputs, targets and context; `validation` is None where nothing is held out.
+        task: says how inputs come from images; None where there are no images.
+        redraw: makes new inputs from the training images for every epoch.
     """
 
     train: Batch
@@ -68,7 +68,7 @@ class Samples:
     def shaped(self, in_shape: Shape, out_shape: Shape, context: bool) -> tuple[Batch | Drawing, Batch | None]:
         """Training and validation data as a network takes them: images become vectors where it wants vectors.
 
-        Args:
+        Arguments:
             in_shape, out_shape: of the network.
             context: whether it reads the context.
         """
@@ -94,7 +94,7 @@ class Samples:
 def load_samples(settings: DataSettings, dtype: torch.dtype = torch.float32, seed: int = 0) -> Samples:
     """Data as the settings say.
 
-    Args:
+    Arguments:
         settings: [data].
         dtype: of images.
         seed: of noise and masks; training and validation draw from streams of their own.
@@ -103,13 +103,14 @@ def load_samples(settings: DataSettings, dtype: torch.dtype = torch.float32, see
     check_choice("[data] set", settings.set, SETS)
     task = _task(settings)
     train, held_out = _arrays(settings, dtype)
-    drawn = "y" not in train
+    drawn = "inputs" not in train
     if settings.redraw and (task is None or not drawn):
-        got = f"task {settings.task!r}" if task is None else "a y in the file"
-        invalid_value("[data] redraw", "a task that makes y from x", got, "Leave it out.")
+        got = f"task {settings.task!r}" if task is None else "inputs in the file"
+        invalid_value("[data] redraw", "a task that makes the inputs", got, "Leave it out.")
     if task is None and drawn:
-        hint = "Name a task that makes y: denoising, deblurring or inpainting."
-        raise DataError(message(f"data {settings.path}", f"arrays y and x for {settings.task}", "x alone", hint))
+        hint = "Name a task that makes inputs: denoising, deblurring or inpainting."
+        expected = f"arrays inputs and targets for {settings.task}"
+        raise DataError(message(f"data {settings.path}", expected, "targets alone", hint))
     validation = None if held_out is None else _batch(held_out, task, dtype, seed, 1)
     return Samples(_batch(train, task, dtype, seed, 0), validation, task, settings.redraw)
 
@@ -128,7 +129,7 @@ def _task(settings: DataSettings) -> Task | None:
 
 
 def _arrays(settings: DataSettings, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-    """Training and validation arrays; of images without y only x."""
+    """Training and validation arrays; of images without inputs only targets."""
     if settings.set != "files" and settings.validation_path is not None:
         invalid_value("[data] validation_path", "set = 'files'", repr(settings.set))
     if settings.set == "digits":
@@ -145,29 +146,29 @@ def _arrays(settings: DataSettings, dtype: torch.dtype) -> tuple[dict[str, Tenso
         invalid_value("[data] path", "a file or folder for set = 'files'", "nothing")
     found = read_arrays(settings.path)
     held_out = None if settings.validation_path is None else read_arrays(settings.validation_path)
-    return _cut(settings, found, held_out, max(1, len(found["x"]) // 10))
+    return _cut(settings, found, held_out, max(1, len(found["targets"]) // 10))
 
 
 def _named(settings: DataSettings, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     if settings.task == "regression":
         invalid_value("[data] task", "an imaging task or classification for digits", "'regression'")
-    return {"y": images, "x": labels} if settings.task == "classification" else {"x": images}
+    return {"inputs": images, "targets": labels} if settings.task == "classification" else {"targets": images}
 
 
 def _cut(
     settings: DataSettings, found: dict[str, Tensor], held_out: dict[str, Tensor] | None, usual: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
     """The first samples for training; without data of its own, validation has the last ones."""
-    total = len(found["x"])
+    total = len(found["targets"])
     wanted = usual if settings.validation is None else check_size("[data] validation", settings.validation, minimum=0)
     if held_out is None:
         if wanted >= total:
             invalid_value("[data] validation", f"fewer than the {total} samples there are", wanted)
         held_out, total = first(found, total - wanted, total), total - wanted
     elif settings.validation is None:
-        wanted = len(held_out["x"])
-    if wanted > len(held_out["x"]):
-        invalid_value("[data] validation", f"at most {len(held_out['x'])} samples", wanted)
+        wanted = len(held_out["targets"])
+    if wanted > len(held_out["targets"]):
+        invalid_value("[data] validation", f"at most {len(held_out['targets'])} samples", wanted)
     images = total if settings.images is None else check_size("[data] images", settings.images)
     if images > total:
         invalid_value("[data] images", f"at most {total} samples", images)
@@ -175,17 +176,17 @@ def _cut(
 
 
 def _batch(arrays: Mapping[str, Tensor], task: Task | None, dtype: torch.dtype, seed: int, stream: int) -> Batch:
-    x = arrays["x"]
+    x = arrays["targets"]
     if task is not None or x.is_floating_point():
         x = x.to(dtype)
-    if "y" in arrays:
+    if "inputs" in arrays:
         context = arrays.get("context")
         known: Context = context.to(dtype) if context is not None and context.is_floating_point() else context
-        return Batch(arrays["y"].to(dtype), x, known)
+        return Batch(arrays["inputs"].to(dtype), x, known)
     assert task is not None  # `load_samples` refuses it otherwise
     if "context" in arrays:
-        hint = "Without y the task draws masks itself: leave context out."
-        raise DataError(message("data", "y beside a context", "x and context", hint))
+        hint = "Without inputs the task draws masks itself: leave context out."
+        raise DataError(message("data", "inputs beside a context", "targets and context", hint))
     y, drawn = task.degrade(_images(x), torch.Generator().manual_seed(2 * seed + stream))
     return Batch(y, _images(x), drawn)
 

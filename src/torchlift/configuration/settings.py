@@ -17,12 +17,13 @@ class DataSettings:
     """What is learnt from."""
 
     task: str = "denoising"
-    """denoising, deblurring or inpainting (y is made from images x); classification; regression (own y and x)."""
+    """denoising, deblurring or inpainting (inputs are made from images); classification; regression (own files)."""
     set: str = "digits"
     """digits (bundled), mnist (the full set), or files (your own)."""
     path: Path | None = None
-    """mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with arrays x
-    and perhaps y and context, or a folder of x.npy, y.npy, context.npy. Without y the task makes it."""
+    """mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with arrays
+    targets and perhaps inputs and context, or a folder of targets.npy, inputs.npy, context.npy. Without inputs the
+    task makes them from the targets."""
     validation_path: Path | None = None
     """files: validation data of the same kind; by default the last samples of the path are held out."""
     images: int | None = None
