@@ -34,6 +34,7 @@ LAYERS = {
     "priors": 2,
     "records": 2,
     "objective": 3,
+    "sweeps": 3,
     "models": 3,
     "training": 4,
     "inversion": 4,

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         reproduce,
         sklearn,
         solvers,
+        sweeps,
         training,
     )
     from torchlift import deepinv as deepinv  # not in __all__: `from torchlift import *` must not need the package
@@ -68,7 +69,8 @@ if TYPE_CHECKING:
     )
     from torchlift.inversion import invert
     from torchlift.objective import Objective
-    from torchlift.training import Phase, initialise_weights, lifted_gradients, train
+    from torchlift.sweeps import Perturbation, RelativeStep, sweeping
+    from torchlift.training import Phase, TrainOptions, initialise_weights, train
 
 __version__ = "0.1.0"
 
@@ -84,9 +86,11 @@ __all__ = [
     "L2Ball",
     "LeakyReLU",
     "Objective",
+    "Perturbation",
     "Phase",
     "ReLU",
     "ReLU6",
+    "RelativeStep",
     "Sigmoid",
     "Simplex",
     "SoftThreshold",
@@ -95,6 +99,7 @@ __all__ = [
     "Softsign",
     "Squareplus",
     "Tanh",
+    "TrainOptions",
     "check_activation",
     "check_lifting",
     "check_loss",
@@ -109,7 +114,6 @@ __all__ = [
     "inversion",
     "invert",
     "lift",
-    "lifted_gradients",
     "liftings",
     "losses",
     "models",
@@ -125,6 +129,8 @@ __all__ = [
     "reproduce",
     "sklearn",
     "solvers",
+    "sweeping",
+    "sweeps",
     "train",
     "training",
 ]
@@ -155,10 +161,14 @@ _LATER = {
     "reproduce": "reproduce",
     "sklearn": "sklearn",
     "solvers": "solvers",
+    "sweeps": "sweeps",
+    "Perturbation": "sweeps",
+    "RelativeStep": "sweeps",
+    "sweeping": "sweeps",
     "training": "training",
     "Phase": "training",
     "initialise_weights": "training",
-    "lifted_gradients": "training",
+    "TrainOptions": "training",
     "train": "training",
 }
 

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from cli.runs import TINY
+from torchlift.checkpoint import Checkpoints
 from torchlift.cli import main
 from torchlift.configuration import read_configuration
 from torchlift.imaging import load_digits
@@ -68,7 +69,7 @@ def refused(capsys: Capture, *arguments: object) -> str:
 def own_data(folder: Path, samples: int = 40) -> Path:
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(samples, 3, generator=generator)
-    np.savez(folder / "own.npz", y=y.numpy(), x=y.sum(1, keepdim=True).numpy())
+    np.savez(folder / "own.npz", inputs=y.numpy(), targets=y.sum(1, keepdim=True).numpy())
     return folder / "own.npz"
 
 
@@ -217,7 +218,10 @@ def test_phases_override_the_training_section(capsys: Capture, tmp_path: Path) -
     own_data(tmp_path)
     trained(capsys, written(tmp_path, text), "--out", "run")
     rows = read_history(tmp_path / "run" / "history.jsonl")
-    assert [row["phase"] for row in rows if row["kind"] == "train"] == ["lifted", "Conventional, Adam"]
+    assert [row["phase"] for row in rows if row["kind"] == "train"] == [
+        "lifted",
+        "Conventional, BackPropagation, Adam",
+    ]
     assert rows[-1]["step"] == 4 + 3
     assert len(read_configuration(tmp_path / "run" / "config.toml").phase) == 2
 
@@ -227,7 +231,7 @@ def test_phases_override_the_training_section(capsys: Capture, tmp_path: Path) -
 
 def test_own_files_of_every_kind(capsys: Capture, tmp_path: Path) -> None:
     y = torch.rand(30, 3)
-    arrays = {"y": y, "x": y.sum(1, keepdim=True)}
+    arrays = {"inputs": y, "targets": y.sum(1, keepdim=True)}
     np.savez(tmp_path / "a.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})
     save_file(arrays, tmp_path / "b.safetensors")
     (tmp_path / "c").mkdir()
@@ -243,15 +247,15 @@ def test_own_files_of_every_kind(capsys: Capture, tmp_path: Path) -> None:
 
 def test_own_images_and_labels(capsys: Capture, tmp_path: Path) -> None:
     images = load_digits("train")
-    np.savez(tmp_path / "images.npz", x=images.images[:30, 0].numpy())
-    np.savez(tmp_path / "labels.npz", y=images.images[:30].numpy(), x=images.labels[:30].numpy())
+    np.savez(tmp_path / "images.npz", targets=images.images[:30, 0].numpy())
+    np.savez(tmp_path / "labels.npz", inputs=images.images[:30].numpy(), targets=images.labels[:30].numpy())
     tiny = ("--training.steps", 2, "--network.widths", 4, "--data.set", "files")
     denoised = trained(capsys, "--data.path", "images.npz", *tiny)
     assert denoised["validation"]["input"]["metrics"]["psnr"] < 20
     labelled = trained(capsys, "--data.path", "labels.npz", "--data.task", "classification", *tiny)
     assert "accuracy" in labelled["units"]
     mask = (torch.rand(30, 1, 28, 28) > 0.3).float()
-    pairs = {"y": images.images[:30] * mask, "x": images.images[:30].contiguous(), "context": mask}
+    pairs = {"inputs": images.images[:30] * mask, "targets": images.images[:30].contiguous(), "context": mask}
     save_file(pairs, tmp_path / "masked.safetensors")
     unrolled = ("--network.kind", "PrimalDual", "--network.iterations", 1, "--data.task", "inpainting")
     trained(capsys, "--data.path", "masked.safetensors", *unrolled, "--training.steps", 2, "--data.set", "files")
@@ -317,7 +321,8 @@ def test_a_plan_trains_nothing(capsys: Capture, config: Path, tmp_path: Path) ->
 # Interruption
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_is_saved_and_goes_on(capsys: Capture, number: signal.Signals, tmp_path: Path) -> None:
     text = """
         [data]
         set = "files"
@@ -337,12 +342,16 @@ def test_ctrl_c_saves_and_says_how_to_go_on(capsys: Capture, tmp_path: Path) -> 
     history, end = folder / "history.jsonl", time.monotonic() + 60
     while not (history.exists() and history.stat().st_size) and time.monotonic() < end:
         time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "To go on: torchlift train --resume 'a run'\n" in err
-    assert "interrupted" in out
-    assert json.loads((folder / "train.json").read_text(encoding="utf-8"))["steps"] < 700
+    if number == signal.SIGTERM:  # ends the process, once all is saved
+        assert process.returncode == -number, err
+        assert 0 < Checkpoints(folder / "checkpoints").load().step < 700
+    else:
+        assert process.returncode == 130, err
+        assert "To go on: torchlift train --resume 'a run'\n" in err
+        assert "interrupted" in out
+        assert json.loads((folder / "train.json").read_text(encoding="utf-8"))["steps"] < 700
 
     record = trained(capsys, "--resume", "a run")
     assert (record["result"], record["steps"]) == ("max_steps", 700)
@@ -357,8 +366,17 @@ def test_a_folder_with_a_run_is_not_overwritten(capsys: Capture, config: Path) -
     assert "beside --resume" in refused(capsys, "--resume", "run", "--out", "other")
     assert "a configuration or --resume, got both" in refused(capsys, config, "--resume", "run")
     assert "with config.toml, got none" in refused(capsys, "--resume", "absent")
-    assert "resumed run: phases" in refused(capsys, "--resume", "run", "--training.steps", 5)
+    assert "resumed run: phases" in refused(capsys, "--resume", "run", "--training.lifting", "bregman")
+    assert "resumed run: layers" in refused(capsys, "--resume", "run", "--network.threshold", 0.03)
     assert trained(capsys, "--resume", "run")["steps"] == 4
+
+
+def test_a_run_is_made_longer(capsys: Capture, config: Path, tmp_path: Path) -> None:
+    trained(capsys, config, "--out", "run")
+    record = trained(capsys, "--resume", "run", "--training.steps", 6)
+    assert record["steps"] == record["configuration"]["training"]["steps"] == 6
+    assert read_configuration(tmp_path / "run" / "config.toml").training.steps == 6
+    assert trained(capsys, "--resume", "run") == json.loads((tmp_path / "run" / "train.json").read_text()) == record
 
 
 def test_a_run_that_never_began_leaves_its_folder_free(capsys: Capture, config: Path) -> None:
@@ -409,7 +427,7 @@ def test_bad_data_get_one_line(capsys: Capture, tmp_path: Path) -> None:
     path = own_data(tmp_path)
     path.write_bytes(path.read_bytes()[:100])
     assert "own.npz" in refused(capsys, "--data.set", "files", "--data.path", path)
-    np.savez(tmp_path / "nan.npz", x=np.zeros((20, 2)), y=np.full((20, 2), np.nan))
+    np.savez(tmp_path / "nan.npz", targets=np.zeros((20, 2)), inputs=np.full((20, 2), np.nan))
     tiny = ("--data.set", "files", "--training.steps", 1)
     assert "finite values, got nan at sample 0" in refused(capsys, "--data.path", "nan.npz", *tiny)
 

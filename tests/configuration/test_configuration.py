@@ -31,7 +31,7 @@ from torchlift.configuration.fields import settings_from, types_of
 from torchlift.configuration.training import SOLVERS
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.liftings import Bregman, Classical, Conventional
-from torchlift.training import TorchOptimiser
+from torchlift.training import BackPropagation
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("[training]\nlr = 0.1", "[training] lr: expected a solver to go with it"),
         ("[training]\nmu = 0.1", "[training] mu: expected a lifting, got none"),
         ("[training]\nsolver = 'sweep'\ntau = 1", "tau: expected nothing for sweep, got 1.0. It is an option of isgm"),
-        ("[training]\nsolver = 'adam'\nlifting = 'bregman'", "expected back-propagation"),
+        ("[training]\nsolver = 'adam'\nlifting = 'bregman'", "expected lifting=Conventional(), got Bregman"),
         ("[training]\nsolver = 'adam'\nlr = -1", "[training] lr: expected a number > 0"),
         ("[training]\nepochs = 1\nsteps = 1", "epochs or steps, got both"),
         ("[training]\nepochs = 0", "epochs: expected a whole number >= 1, got 0"),
@@ -255,8 +255,8 @@ def test_phases_inherit_what_goes_together() -> None:
     assert (first.lifting, first.epochs, first.batch_size, first.name) == (Bregman(0.5), 3, 7, "same")
     assert (second.lifting, second.solver, second.epochs, second.steps) == (Classical(), None, None, 4)
     assert (third.lifting, third.epochs, third.name) == (Conventional(), 3, None)
-    assert isinstance(third.solver, TorchOptimiser)
-    assert third.solver.factory.keywords == {"weight_decay": 0.1}  # type: ignore[attr-defined]
+    assert isinstance(third.solver, BackPropagation)
+    assert third.solver.optimiser.keywords == {"weight_decay": 0.1}  # type: ignore[attr-defined]
 
 
 def test_an_optimiser_of_torch_means_back_propagation() -> None:

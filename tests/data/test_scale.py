@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from torch import Tensor
@@ -43,14 +41,14 @@ WRONG = {
     ),
     "one feature much larger": (
         (_scaled(1, 2e5, 1, 1), TARGETS),
-        r"features of similar size, got feature 1 up to \S+e\+05 and feature [023] up to [1234]\.\d+\. Standardise",
+        r"features of similar size, got feature 1 of size \S+e\+05 and feature [023] of size [01]\.\d+\. Standardise",
     ),
-    "one feature much smaller": ((_scaled(1, 1, 1e-4), TARGETS), "got feature [01] up to .* and feature 2 up to 0.000"),
-    "a year": ((torch.cat([_scaled(0.3, 0.2), 2000 + _scaled(9)], 1), TARGETS), "got feature 2 up to 2.0[1-9]e.03"),
-    "one of many features": ((_pixels(200, 0.01), TARGETS), "got feature (0|100) up to .*e.05 and feature"),
+    "one feature much smaller": ((_scaled(1, 1, 1e-4), TARGETS), "feature [01] of size .* and feature 2 of size 0.000"),
+    "a year": ((torch.cat([_scaled(0.3, 0.2), 2000 + _scaled(9)], 1), TARGETS), "got feature 2 of size 2e.03"),
+    "one of many features": ((_pixels(200, 0.01), TARGETS), "got feature (0|100) of size .*e.05 and feature"),
     "one channel": (
         (_randn(50, 3, 4, 4) * torch.tensor([1.0, 1.0, 1e4]).view(3, 1, 1), LABELS[:50]),
-        "channels of similar size, got channel 2 up to",
+        "channels of similar size, got channel 2 of size",
     ),
     "large targets": ((_scaled(1, 1), 2e5 + 1e5 * TARGETS), r"data targets: .*about 1, got 2\.\d+e\+05 on average"),
     "small targets": ((_scaled(1, 1), 1e-5 * TARGETS), "data targets: .*a standard deviation of [0-9.]+e-0[56]"),
@@ -59,8 +57,8 @@ WRONG = {
     "small inputs": ((1e-6 * _randn(300, 4), TARGETS), "data inputs: expected values of about 1, got at most"),
     "constant inputs": ((torch.ones(300, 4), TARGETS), "data inputs: expected samples that differ, got the same"),
     "nothing but zeros": ((torch.zeros(300, 4), TARGETS), "data inputs: .*the same for every sample"),
-    "double precision": ((_scaled(1, 2e5).double(), TARGETS.double()), "feature 1 up to"),
-    "half precision": ((_scaled(1e-3, 20).half(), TARGETS.half()), "feature 1 up to"),
+    "double precision": ((_scaled(1, 2e5).double(), TARGETS.double()), "feature 1 of size"),
+    "half precision": ((_scaled(1e-3, 20).half(), TARGETS.half()), "feature 1 of size"),
 }
 
 
@@ -132,13 +130,9 @@ def test_sorted_samples_are_looked_at_evenly() -> None:
     assert "feature 1" in (scale_warning(Batch(y, _randn(5000, 1))) or "")
 
 
-@pytest.mark.parametrize("shape", [(5000, 784), (5000, 1, 28, 28), (200_000, 8)])
-def test_it_is_quick(shape: tuple[int, ...]) -> None:
-    batch = Batch(torch.rand(shape), torch.rand(shape))
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        scale_warning(batch)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.01
+def test_rare_values_of_standardised_features_are_no_matter_of_scale() -> None:
+    y = _randn(5000, 8)
+    y[:, 3] = 0.0
+    y[17, 3] = 1.0
+    y = (y - y.mean(0)) / y.std(0)
+    assert scale_warning(Batch(y, _randn(5000, 1))) is None

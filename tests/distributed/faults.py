@@ -22,6 +22,7 @@ from torchlift.objective import Objective
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
 from torchlift.solvers import LinearisedBCD, ProximalGradient
+from training.runs import called
 
 SOLVER = LinearisedBCD(ProximalGradient(0.05))
 
@@ -45,7 +46,9 @@ def cases(kind: str) -> dict[str, Callable[[], Any]]:
         "Shallow": lambda: _train("layers=2", net=Shallow(4, 3, dtype=torch.float64), lifting=Bregman(), solver=SOLVER),
         "sweeps": lambda: _train("layers=2"),
         "torch": lambda: _train("layers=2", lifting=Conventional(), solver=torch.optim.Adam),
-        "too many": lambda: _train("layers=2", net=tl.networks.MLP([3, 4, 2], dtype=torch.float64)),
+        "too many": lambda: _train(
+            "layers=2", net=tl.networks.MLP([3, 4, 2], dtype=torch.float64), lifting=Bregman(), solver=SOLVER
+        ),
         "warm": lambda: _train("layers=2", lifting=Bregman(), solver=SOLVER, states="warm"),
     }
 
@@ -54,7 +57,7 @@ def _train(mesh: str, net: Any = None, data: Any = None, **settings: Any) -> Any
     net = shapes.network("mlp") if net is None else net
     given = shapes.data(net, 20) if data is None else data
     options = {"steps": 4, "batch_size": 10, "progress": False, **settings}
-    result = tl.train(net, given, mesh=as_mesh(mesh, timeout=30), **options)
+    result = tl.train(net, given, **called({"mesh": as_mesh(mesh, timeout=30), **options}))
     return shapes.checksum(result.network)
 
 
@@ -63,7 +66,8 @@ def _bad_sample() -> str:
     y, x = shapes.data(net, 20)
     y[-1] = 1e308  # the last sample is with rank 1
     options = {"lifting": Conventional(), "batch_size": "full", "steps": 4, "progress": False}
-    return tl.train(net, (y, x), mesh=as_mesh("data=2", timeout=30), **options).message
+    mesh = tl.TrainOptions(mesh=as_mesh("data=2", timeout=30))
+    return tl.train(net, (y, x), options=mesh, **options).message
 
 
 def _bad_layer() -> str:
@@ -82,7 +86,7 @@ def _bad_layer() -> str:
 def _stopped() -> tuple[int, str]:
     net = shapes.network("mlp")
     options = {"steps": 50, "batch_size": 10, "evaluate_every": 3, "progress": False, "callback": lambda row: True}
-    result = tl.train(net, shapes.data(net, 20), mesh=as_mesh("data=2", timeout=30), **options)
+    result = tl.train(net, shapes.data(net, 20), **called({"mesh": as_mesh("data=2", timeout=30), **options}))
     return result.steps, result.result.code
 
 
@@ -90,7 +94,7 @@ def _limited() -> tuple[int, str, float]:
     """A time limit steers the steps too, so all must read one clock."""
     net = shapes.network("mlp")
     options = {"time_limit": 0.3, "batch_size": 10, "progress": False}
-    result = tl.train(net, shapes.data(net, 20), mesh=as_mesh("data=2", timeout=30), **options)
+    result = tl.train(net, shapes.data(net, 20), **called({"mesh": as_mesh("data=2", timeout=30), **options}))
     return result.steps, result.result.code, shapes.checksum(result.network)
 
 

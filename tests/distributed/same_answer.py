@@ -19,7 +19,7 @@ from torchlift.core.solution import Result
 from torchlift.distributed import Mesh, Share
 from torchlift.distributed import shares as slices
 from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
-from torchlift.objective import GramRule, Objective, ScaledStep, SweepDescent, TrainingProblem
+from torchlift.objective import Objective, TrainingProblem
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.problem import Split
@@ -37,7 +37,8 @@ from torchlift.solvers import (
     Stopping,
     solve,
 )
-from torchlift.training import TorchOptimiser
+from torchlift.training import BackPropagation, ContrastiveDescent, SweepDescent
+from training.runs import called
 
 STEPS = 50
 SPLITS: tuple[Split, ...] = ("whole", "odd-even", "layers")
@@ -112,7 +113,7 @@ class Trained:
     def together(self, mesh: Mesh | None) -> Outcome:
         network = shapes.network(self.kind, scale=self.scale)
         options = {"steps": STEPS, "evaluate_every": 25, "progress": False, "mesh": mesh, **self.settings}
-        found = tl.train(network, shapes.data(network, self.samples), **options)
+        found = tl.train(network, shapes.data(network, self.samples), **called(options))
         loss = torch.tensor([found.history[-1]["loss"]], dtype=torch.float64)
         return _flat(p.detach() for p in found.network.parameters()), loss
 
@@ -154,7 +155,7 @@ def _plan(processes: int) -> dict[str, list[str]]:
     return {
         "data=2,layers=2": [*third[0], exact[1], "random start", "contrastive, few steps"],
         "data=1,layers=4": third[1],
-        "data=4,layers=1": [*third[2], "sweeps", "batches of 1 and 2 samples"],
+        "data=4,layers=1": [*third[2], "sweeps", "sweeps, a module", "batches of 1 and 2 samples"],
     }
 
 
@@ -201,18 +202,20 @@ def _runs() -> dict[str, Trained]:
     full = {"lifting": Bregman(0.5), "batch_size": "full"}
     implicit = ImplicitStochasticGradient(0.1, EXACT)
     contrastive = {"lifting": Contrastive(1.0), "batch_size": 5, "weights": "keep"}
-    few, adam = {**contrastive, "steps": 2}, SweepDescent(ScaledStep(2e-3))
+    few, adam = {**contrastive, "steps": 2}, ContrastiveDescent(partial(torch.optim.Adam, lr=2e-3))
+    centred = SweepDescent(partial(torch.optim.Adam, lr=1e-2), centring=True)
     by_data = {
         "sweeps": Trained(swept),
         "sweeps, ResNet": Trained(swept, "resnet"),
         "sweeps, convolutional": Trained(swept, "convolutional"),
         "batches of 1 and 2 samples": Trained({"batch_size": 2, "weights": "keep"}, samples=7),
-        "Adam on sweeps": Trained({**swept, "solver": SweepDescent(ScaledStep(1e-2, centring=True))}),
-        "Gram": Trained({**swept, "solver": SweepDescent(GramRule())}),
-        "Gram, few samples": Trained({"batch_size": 3, "solver": SweepDescent(GramRule())}),
+        "sweeps, full batch": Trained({"batch_size": "full"}),
+        "sweeps, a module": Trained(swept, "module"),
+        "sweeps, a deep module": Trained({"batch_size": 3}, "deep"),
+        "Adam on sweeps": Trained({**swept, "solver": centred}),
         "back-propagation": Trained(back),
         "torch": Trained({**back, "solver": partial(torch.optim.SGD, lr=0.1)}),
-        "torch, centred": Trained({**back, "solver": TorchOptimiser(torch.optim.Adam, "cosine", True)}),
+        "torch, centred": Trained({**back, "solver": BackPropagation(torch.optim.Adam, "cosine", True)}),
         "warm": Trained({**lifted, "states": "warm"}),
         "contrastive": Trained({**contrastive, "solver": adam}, samples=11, scale=0.1),
     }

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import torchlift as tl
@@ -16,7 +17,6 @@ from distributed import shapes
 from torchlift.checkpoint import Checkpoints
 from torchlift.distributed import Mesh, as_mesh
 from torchlift.liftings import Bregman
-from torchlift.objective import SweepDescent
 from torchlift.solvers import (
     Backtracking,
     BlockCoordinateDescent,
@@ -24,6 +24,8 @@ from torchlift.solvers import (
     Nesterov,
     ProximalGradient,
 )
+from torchlift.training import SweepDescent
+from training.runs import called
 
 STEPS, STOP = 12, 5
 
@@ -33,6 +35,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "blocks": {"lifting": Bregman(0.5), "batch_size": "full", "solver": BlockCoordinateDescent(inner_steps=2)},
     "sweeps": {"batch_size": 10, "solver": SweepDescent()},
+    "module": {"batch_size": 10},
+    "Adam": {"batch_size": 10, "solver": torch.optim.Adam},
     "warm": {
         "lifting": Bregman(), "batch_size": 10, "states": "warm", "solver": LinearisedBCD(ProximalGradient(0.05)),
     },
@@ -47,6 +51,10 @@ MOVES = (
     ("lifted", "alone", "data=2,layers=2"),
     ("blocks", "layers=4", "data=2,layers=2"),
     ("sweeps", "data=4", "alone"),
+    ("sweeps", "alone", "data=4"),
+    ("module", "data=4", "alone"),
+    ("module", "data=4", "data=4"),
+    ("Adam", "data=4", "alone"),
     ("warm", "data=4", "data=4"),
     ("warm", "data=4", "alone"),
     ("warm", "alone", "data=4"),
@@ -55,9 +63,9 @@ MOVES = (
 
 def train(name: str, folder: Path | None = None, **settings: Any) -> tl.training.Training:
     """A run of 12 steps; `callback` stops it in the middle."""
-    net = shapes.network("resnet" if name == "lifted" else "mlp")
+    net = shapes.network({"lifted": "resnet", "module": "module"}.get(name, "mlp"))
     options = {"steps": STEPS, "evaluate_every": STOP, "progress": False, "folder": folder, **RUNS[name]}
-    return tl.train(net, shapes.data(net, 21), **options, **settings)
+    return tl.train(net, shapes.data(net, 21), **called(options | settings))
 
 
 def stop(name: str, folder: Path, mesh: Mesh | None = None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,36 @@ from torchlift.networks import MLP, Chain, ResNet, lift
 NETWORKS = ("mlp", "resnet", "convolutional")
 
 
-def network(kind: str, seed: int = 1, scale: float = 1.0) -> Chain:
+class Module(nn.Module):
+    """One that is not of this library: functions, a shortcut, a normalisation, shared parameters."""
+
+    in_shape, out_shape = (1, 4, 4), (2,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.norm, self.out = nn.LayerNorm(48), nn.Linear(48, 2)
+        self.double()
+
+    def forward(self, y: Tensor) -> Tensor:
+        u = self.first(y).relu()
+        u = u + torch.tanh(self.again(u))
+        u = u + torch.tanh(self.again(u))
+        return self.out(nn.functional.softplus(self.norm(u.flatten(1))))
+
+
+class Deep(nn.Sequential):
+    """Ten layers that are flat in most places, so that they are probed further."""
+
+    in_shape, out_shape = (5,), (3,)
+
+    def __init__(self) -> None:
+        layers = [part for _ in range(10) for part in (nn.Linear(8, 8), nn.Softshrink(0.3))]
+        super().__init__(nn.Linear(5, 8), nn.ReLU(), *layers, nn.Linear(8, 3))
+        self.double()
+
+
+def network(kind: str, seed: int = 1, scale: float = 1.0) -> Any:
     """Four layers or more, so that four processes have one each; parameters times a factor."""
     chosen = _network(kind, seed)
     with torch.no_grad():
@@ -19,13 +50,15 @@ def network(kind: str, seed: int = 1, scale: float = 1.0) -> Chain:
     return chosen
 
 
-def _network(kind: str, seed: int) -> Chain:
+def _network(kind: str, seed: int) -> Chain | Module | Deep:
     generator = torch.Generator().manual_seed(seed)
     if kind == "mlp":
         return MLP([5, 7, 7, 4, 7, 3], generator=generator, dtype=torch.float64)
     if kind == "resnet":
         return ResNet(5, [4, 6, 4, 3], 2, activation="tanh", generator=generator, dtype=torch.float64)
     torch.manual_seed(seed)
+    if kind in ("module", "deep"):
+        return Module() if kind == "module" else Deep()
     modules = nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(),
         nn.Conv2d(2, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2),
@@ -33,7 +66,7 @@ def _network(kind: str, seed: int) -> Chain:
     return lift(modules.double(), (1, 4, 4))
 
 
-def data(net: Chain, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
+def data(net: Chain | Module | Deep, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(samples, *net.in_shape, generator=generator, dtype=torch.float64)
     return y, torch.randn(samples, *net.out_shape, generator=generator, dtype=torch.float64)

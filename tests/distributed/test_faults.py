@@ -22,7 +22,7 @@ REFUSED = {
     "world size": "mesh 'data=3': expected 3 processes, got 2",
     "Shallow": "mesh axis layers: expected a chain of layers, got Shallow. Use the axis data",
     "sweeps": "a solver of lifted variables, whose layers move at the same time, got SweepDescent",
-    "torch": "a solver of lifted variables, whose layers move at the same time, got Adam",
+    "torch": "a solver of lifted variables, whose layers move at the same time, got BackPropagation, Adam",
     "too many": "at most 1 parts of this network, got 2. Use at most layers=1",
     "warm": "lifted variables that start anew in every batch, got states='warm'",
 }

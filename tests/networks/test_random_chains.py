@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchlift import lift
+from torchlift import lift, sweeping
 from torchlift.liftings import Bregman
+from torchlift.losses import SquaredError
 from torchlift.networks import Residual, RungeKutta
-from torchlift.objective import Objective, backward_sweep
+from torchlift.objective import Objective
 
 ACTIVATIONS = st.sampled_from(
     [
@@ -100,7 +101,7 @@ def _check(model: nn.Sequential, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(network.to_sequential()(y), expected, rtol=0, atol=1e-11)
     assert all(bool(torch.isfinite(z).all()) for z in network.states(y).z)
     _check_engines(Objective(network, Bregman(0.7)), Objective(network, Bregman(0.7), engine="general"), y)
-    _check_sweep(network, y)
+    _check_sweep(network, model, y)
 
 
 def _check_engines(chosen: Objective, general: Objective, y: torch.Tensor) -> None:
@@ -118,14 +119,19 @@ def _check_engines(chosen: Objective, general: Objective, y: torch.Tensor) -> No
         torch.testing.assert_close(one.parameters.get(name, torch.zeros_like(grad)), grad, rtol=0, atol=1e-11)
 
 
-def _check_sweep(network: nn.Module, y: torch.Tensor) -> None:
-    """A sweep runs on every chain and its loss is that of the forward pass."""
-    from torchlift.losses import SquaredError
-
-    x = torch.zeros_like(network(y))
-    sweep = backward_sweep(network, SquaredError(), y, x)  # type: ignore[arg-type]
-    torch.testing.assert_close(sweep.loss, 0.5 * network(y).detach().square().sum() / len(y))
-    assert all(bool(torch.isfinite(grad).all()) for grad in sweep.gradients.values())
+def _check_sweep(network: nn.Module, model: nn.Module, y: torch.Tensor) -> None:
+    """A sweep runs on every chain, its loss is that of the forward pass, and it is the sweep of the modules."""
+    signals = []
+    for each in (network, model):
+        inputs = y.clone().requires_grad_()
+        with sweeping():
+            output = each(inputs)
+            loss = SquaredError().mean(output, torch.zeros_like(output))
+            loss.backward()
+        torch.testing.assert_close(loss.detach(), 0.5 * network(y).detach().square().sum() / len(y))
+        assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in each.parameters())
+        signals.append(inputs.grad)
+    torch.testing.assert_close(signals[0], signals[1], rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=60)

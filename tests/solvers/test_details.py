@@ -27,7 +27,6 @@ from torchlift.solvers import (
     Diagonal,
     FromBound,
     GaussNewton,
-    GramStep,
     GroupNorm,
     ImplicitStochasticGradient,
     LinearisedBCD,
@@ -290,17 +289,6 @@ def test_the_ends_of_what_is_allowed() -> None:
     epsilon = torch.finfo(torch.float64).eps
     assert ADMM(relaxation=0.5).relaxation == 0.5
     assert Stopping(change=epsilon).change_for(torch.float64) == epsilon
-
-
-def test_a_batch_of_zeros_does_not_spoil_the_metric_for_the_next() -> None:
-    """Its ridge is as good as none, so the next batch is fitted exactly."""
-    rule = GramStep(step=1.0, momentum=0.0, limit=None, refresh=10)
-    w, x, residual = normal((3, 6), 0), 10 * normal((4, 6), 1), normal((4, 3), 2)
-    first = rule.update(rule.init(w), w, None, torch.zeros_like(x), residual)
-    assert first.ok and not first.weight.any()
-    second = rule.update(first.state, w, None, x, residual)
-    assert second.ok and second.raised == 0
-    torch.testing.assert_close(x @ second.weight.T, -residual)
 
 
 def test_metrics_that_are_none_are_refused() -> None:

@@ -29,7 +29,6 @@ from torchlift.solvers import (
     FromBound,
     GaussNewton,
     GradientDescent,
-    GramStep,
     GroupNorm,
     HeavyBall,
     ImplicitStochasticGradient,
@@ -71,7 +70,6 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert AdamScaling() == AdamScaling(0.9, 0.999, 1e-8, False)
     assert Backtracking() == Backtracking(1.0, 0.5, 1.3, 100)
     assert Diminishing(1.0).power == 0.5 and HeavyBall().beta == 0.9 and Nesterov() == Nesterov(None, True)
-    assert GramStep() == GramStep(0.3, 0.95, 1.0, 0.9, True, 0.05, 10)
     assert Stopping() == Stopping(1000, "auto", None, None, None, 1e10)
     assert GroupNorm() == GroupNorm(1.0, 1)
     assert SquaredDistance(X).weight == LeastSquares(Dense(EYE), X).weight == 1.0 and Equals(X).tolerance == 0.0
@@ -147,7 +145,6 @@ def test_refused(case: str) -> None:
 
 def test_edges_that_are_allowed() -> None:
     assert Backtracking(growth=1.0).growth == 1 and Diminishing(1.0, 1.0).power == 1
-    assert GramStep(decay=0.0, momentum=0.0).decay == 0 and GramStep(decay=1.0).decay == 1
     assert ADMM(balance_changes=0, cholesky_up_to=0) and GaussNewton(dense_up_to=0, trials=1)
     assert AdamScaling(0.0, 0.0).beta1 == 0 and Equals(X, 0.0).tolerance == 0
     assert torch.equal(ridge_least_squares(EYE, X, 0.0), X)

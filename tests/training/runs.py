@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ import torch
 
 import torchlift as tl
 from torchlift.core.errors import DataError
-from torchlift.liftings import Bregman, Conventional
-from torchlift.objective import GramRule, ScaledStep, SweepDescent
+from torchlift.liftings import Bregman, Contrastive, Conventional
 from torchlift.solvers import Backtracking, BlockCoordinateDescent, ImplicitStochasticGradient, ProximalGradient
+from torchlift.training import BackPropagation, SweepDescent, TrainingInterrupted
 
 torch.set_num_threads(1)
 
@@ -30,12 +31,17 @@ SIZES = [6, 8, 8, 3]
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 EXACT = ImplicitStochasticGradient(0.5, BlockCoordinateDescent(tolerance=0.1, inner_steps=5))
 
-#: Settings of `tl.train` by name; each is a run of a dozen steps or more, with evaluations in between.
+OPTIONS = {field.name for field in fields(tl.TrainOptions)}
+
+#: Arguments and options of `tl.train` by name; each is a run of a dozen steps or more, with evaluations in between.
 RUNS: dict[str, dict[str, Any]] = {
     "sweep": {"epochs": 5, "evaluate_every": 2},
-    "scaled": {"epochs": 4, "solver": SweepDescent(ScaledStep(1e-2, anneal=True))},
-    "gram": {"epochs": 4, "solver": SweepDescent(GramRule())},
+    "sweep, annealed": {"epochs": 4, "solver": SweepDescent(partial(torch.optim.Adam, lr=1e-2), anneal="cosine")},
+    "sweep, centred": {"epochs": 4, "solver": SweepDescent(SGD, centring=True)},
+    "sweep, full": {"steps": 12, "batch_size": "full", "evaluate_every": 3},
+    "contrastive": {"epochs": 4, "lifting": Contrastive(1.0)},
     "back-propagation": {"epochs": 4, "lifting": Conventional()},
+    "linear": {"epochs": 4, "lifting": Conventional(), "solver": BackPropagation(SGD, anneal="linear")},
     "SGD": {"epochs": 4, "lifting": Conventional(), "solver": SGD},
     "Adam": {"epochs": 4, "lifting": Conventional(), "solver": torch.optim.Adam},
     "LBFGS": {"steps": 12, "lifting": Conventional(), "solver": partial(torch.optim.LBFGS, lr=0.3, max_iter=2)},
@@ -72,8 +78,15 @@ def arguments(name: str) -> dict[str, Any]:
     return {"network": network, "data": data, "validation": held_out, "batch_size": 12, **RUNS[name]}
 
 
+def called(settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `tl.train` from arguments and options together."""
+    options = {name: value for name, value in settings.items() if name in OPTIONS}
+    rest = {name: value for name, value in settings.items() if name not in OPTIONS}
+    return {**rest, "options": tl.TrainOptions(**options)} if options else rest
+
+
 def train(name: str, folder: str | Path | None = None, **more: Any) -> tl.training.Training:
-    return tl.train(**{**arguments(name), "folder": folder, **more})
+    return tl.train(**called({**arguments(name), "folder": folder, **more}))
 
 
 def run(name: str, folder: str) -> None:
@@ -88,7 +101,10 @@ def run_slowly(name: str, folder: str) -> None:
         print(row["step"], flush=True)
         signal.sigtimedwait([], 0.05)
 
-    print(train(name, folder, resume=True, callback=say, epochs=400, phases=None).message, flush=True)
+    try:
+        print(train(name, folder, resume=True, callback=say, epochs=400, phases=None).message, flush=True)
+    except TrainingInterrupted as stopped:
+        print(stopped.result.message, flush=True)
 
 
 def run_with_a_limit(name: str, folder: str, size: str, checkpoint_every: str) -> None:

@@ -9,12 +9,13 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import torchlift as tl
 from forks import Forks
@@ -22,10 +23,12 @@ from torchlift.checkpoint import Checkpoints
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.core.solution import Result
 from torchlift.liftings import Bregman, Conventional
-from torchlift.training import History, Training, read_history
-from training.runs import RUNS, arguments, train
+from torchlift.regularisers import Ridge
+from torchlift.training import History, Training, TrainingInterrupted, read_history
+from training.runs import RUNS, SIZES, arguments, train
 
 KILLS = 20
+DATA, HELD_OUT = (arguments("sweep")[name] for name in ("data", "validation"))
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,49 @@ def test_a_finished_run_is_not_trained_further(name: str, tmp_path: Path) -> Non
     again = train(name, tmp_path, resume=True)
     check_same(again, whole)
     assert again.seconds == whole.seconds
+
+
+@pytest.mark.parametrize(("name", "longer"), [("SGD", {"epochs": 7}), ("full, proximal", {"steps": 20})])
+def test_a_finished_run_is_made_longer(name: str, longer: dict[str, int], tmp_path: Path) -> None:
+    """Where steps do not depend on the length of the run, the result is that of the longer one."""
+    short = train(name, tmp_path)
+    whole = train(name, **longer)
+    assert short.steps < whole.steps
+    check_same(train(name, tmp_path, resume=True, **longer), whole)
+    check_same(train(name, tmp_path, resume=True, **longer), whole)
+
+
+@pytest.mark.parametrize("name", ["sweep", "back-propagation", "sweep, annealed", "implicit", "patience", "phases"])
+def test_a_finished_run_goes_on(name: str, tmp_path: Path) -> None:
+    """Also where steps had become as good as nothing: they are annealed anew to the end of the longer run."""
+    whole = train(name, tmp_path)
+    longer: dict[str, Any] = {"epochs": 90}
+    if name == "phases":
+        *first, last = RUNS[name]["phases"]
+        longer = {"phases": [*first, replace(last, epochs=6)]}
+    result = train(name, tmp_path, resume=True, **longer)
+    if name == "patience":  # which has ended for another reason than its length
+        check_same(result, whole)
+        return
+    assert result.result is Result.MAX_STEPS
+    assert result.steps == (7 + 5 + 6 * 4 if name == "phases" else 90 * 4)
+    assert rows(result.history)[: len(whole.history)] == rows(whole.history)
+    before, after = (min(each.history.column("loss", "validation")[1]) for each in (whole, result))
+    assert after < before
+
+
+def test_a_time_limit_is_made_longer(tmp_path: Path) -> None:
+    short = train("SGD", tmp_path, epochs=None, time_limit=0.1)
+    assert short.result is Result.TIME_LIMIT
+    result = train("SGD", tmp_path, epochs=None, time_limit=0.3, resume=True)
+    assert result.result is Result.TIME_LIMIT
+    assert result.steps > short.steps
+    assert 0.3 <= result.seconds < 0.6
+
+
+def test_a_run_that_is_made_shorter_has_ended(tmp_path: Path) -> None:
+    whole = train("sweep", tmp_path)
+    check_same(train("sweep", tmp_path, resume=True, epochs=2), whole)
 
 
 def test_between_two_phases(tmp_path: Path) -> None:
@@ -168,10 +214,14 @@ def test_ctrl_c_without_a_folder() -> None:
         if row["step"] == 6 and row["kind"] == "train":
             signal.raise_signal(signal.SIGINT)
 
-    result = train("sweep", callback=interrupt)
+    with pytest.raises(TrainingInterrupted, match="interrupted from the keyboard, after step 6") as caught:
+        train("sweep", callback=interrupt)
+    result = caught.value.result
     assert result.result is Result.INTERRUPTED
     assert result.steps == 6
     assert "resume" not in result.message
+    stopped = train("sweep", callback=lambda row: row["step"] == 6)
+    assert all(torch.equal(a, b) for a, b in zip(parameters(result), parameters(stopped), strict=True))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -263,7 +313,6 @@ def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: F
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epochs": 6}, "phases 1 epochs: expected 5, got 6"),
         ({"lifting": Bregman(2.0)}, r"phases 1 lifting: expected None, got Bregman\(mu=2.0\)"),
         ({"lifting": Conventional(), "solver": torch.optim.Adam}, "phases 1 lifting: expected None"),
         ({"seed": 1}, "seed: expected 0, got 1"),
@@ -275,6 +324,10 @@ def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: F
         ({"metrics": "mse"}, "metrics"),
         ({"network": tl.networks.MLP([6, 9, 8, 3])}, r"parameters .*: expected"),
         ({"validation": None}, "validation samples: expected 10, got None"),
+        ({"network": tl.networks.MLP(SIZES, activation=tl.Tanh())}, "layers 1: expected ReLU, got Tanh"),
+        ({"data": (-DATA[0], DATA[1])}, "data: expected"),
+        ({"data": (DATA[0], -DATA[1])}, "data: expected"),
+        ({"validation": (-HELD_OUT[0], HELD_OUT[1])}, "validation data: expected"),
         ({"phases": [tl.Phase(steps=2), tl.Phase(steps=2)]}, "phases"),
     ],
 )
@@ -283,6 +336,43 @@ def test_other_settings_are_refused(changes: dict[str, Any], words: str, tmp_pat
     with pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
         train("sweep", tmp_path, resume=True, **changes)
     check_same(train("sweep", tmp_path, resume=True), train("sweep"))
+
+
+def test_another_threshold_is_refused(tmp_path: Path) -> None:
+    networks = [tl.networks.MLP(SIZES, activation=tl.SoftThreshold(number)) for number in (0.1, 0.2)]
+    with pytest.raises(Crash):
+        train("sweep", tmp_path, network=networks[0], checkpoint_every=0.0, callback=crash_at(8))
+    with pytest.raises(TorchliftError, match=r"resumed run: layers 1: expected SoftThreshold.*0\.1.*SoftThreshold.*0\.2"):
+        train("sweep", tmp_path, network=networks[1], resume=True)
+
+
+def test_another_module_is_refused(tmp_path: Path) -> None:
+    def module(activation: nn.Module, rate: float = 0.1) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), activation, nn.Dropout(rate), nn.Linear(8, 3))
+
+    with pytest.raises(Crash):
+        train("sweep", tmp_path, network=module(nn.ReLU()), checkpoint_every=0.0, callback=crash_at(8))
+    with pytest.raises(TorchliftError, match=r"resumed run: layers .*ReLU\(\), got .*Tanh\(\)"):
+        train("sweep", tmp_path, network=module(nn.Tanh()), resume=True)
+    with pytest.raises(TorchliftError, match=r"resumed run: layers .*p=0.1.* got .*p=0.2"):
+        train("sweep", tmp_path, network=module(nn.ReLU(), 0.2), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state_regularisers": Ridge(0.2)}, r"state_regularisers: expected Ridge\(weight=0.1\), got Ridge"),
+        ({"parameter_regularisers": {"*": Ridge(0.2)}}, r"parameter_regularisers: .*0.1.* got .*0.2"),
+        ({"states": "input"}, "states: expected forward, got input"),
+    ],
+)
+def test_other_terms_of_the_objective_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    terms: dict[str, Any] = {"state_regularisers": Ridge(0.1), "parameter_regularisers": {"*": Ridge(0.1)}}
+    with pytest.raises(Crash):
+        train("implicit", tmp_path, checkpoint_every=0.0, callback=crash_at(6), **terms)
+    with pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
+        train("implicit", tmp_path, resume=True, **(terms | changes))
+    check_same(train("implicit", tmp_path, resume=True, **terms), train("implicit", **terms))
 
 
 def test_settings_that_may_change(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torchlift as tl
 from torchlift.core.solution import Result, SolverError
 from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
 from torchlift.objective import Objective
-from torchlift.training import Metric, Training, evaluate
+from torchlift.training import Metric, Training, TrainOptions, evaluate
 
 LIFTINGS = (None, Conventional(), MACQP(1.0), Classical(1.0), Fenchel(1.0), Bregman(1.0))
 
@@ -125,11 +125,12 @@ def test_one_call_with_nothing_but_data() -> None:
 def test_every_lifting_denoises(lifting: Lifting | None, size: Any, noisy: tuple[Tensor, Tensor]) -> None:
     network = denoiser()
     start = float(Objective(network, Conventional()).value(*noisy))
-    result = tl.train(network, noisy, lifting=lifting, batch_size=size, steps=20, validation=noisy, evaluate_every=5)
+    options = TrainOptions(evaluate_every=5)
+    result = tl.train(network, noisy, lifting=lifting, batch_size=size, steps=20, validation=noisy, options=options)
     assert result.best["value"] < 0.7 * start
     kinds = {row["kind"] for row in result.history}
     assert kinds == {"train", "validation"}
-    lifted = size == "full" and lifting != Conventional()
+    lifted = size == "full" and lifting not in (None, Conventional())
     assert all((row["objective"] is not None) == (lifted and row["kind"] == "train") for row in result.history)
 
 
@@ -153,11 +154,17 @@ def test_image_shaped_network_and_sequential(digits: tuple[Tensor, Tensor]) -> N
     noise = 0.1 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1))
     given = parameters(model)
-    result = tl.train(model, (images + noise, images), epochs=20, batch_size=20, metrics=["psnr", "mse"])
+    chain = tl.lift(model, (1, 7, 7))
+    chain.load(model)
+    data, settings = (images + noise, images), {"epochs": 20, "batch_size": 20, "metrics": ["psnr", "mse"]}
+    result = tl.train(model, data, **settings)
     halved(result)
-    assert same(given, parameters(model))  # a copy was trained
-    trained = result.network.to_sequential()
-    torch.testing.assert_close(trained(images), result.network(images))
+    assert result.network is model  # trained in place, as it is
+    assert not any(map(torch.equal, given, parameters(model)))
+    lifted = tl.train(chain, data, **settings)
+    halved(lifted)
+    trained = chain.to_sequential()
+    torch.testing.assert_close(trained(images), chain(images))
 
 
 @pytest.mark.parametrize("lifting", [None, Bregman(1.0)])
@@ -192,8 +199,8 @@ def test_early_stopping_returns_the_best_parameters(labelled: tuple[Tensor, Tens
     held_out = (labelled[0][200:], labelled[1][200:])
     network = classifier()
     result = tl.train(
-        network, (labelled[0][:40], labelled[1][:40]), validation=held_out, patience=3, batch_size=10, epochs=200,
-        metrics="loss", lifting=Conventional(), solver=partial(torch.optim.SGD, lr=1.0),
+        network, (labelled[0][:40], labelled[1][:40]), validation=held_out, batch_size=10, epochs=200, metrics="loss",
+        lifting=Conventional(), solver=partial(torch.optim.SGD, lr=1.0), options=TrainOptions(patience=3),
     )  # fmt: skip
     assert result.converged
     assert "Nothing improved any more" in result.message
@@ -238,7 +245,9 @@ def test_training_that_only_does_harm_gives_the_start_back(noisy: tuple[Tensor, 
 
 @pytest.mark.parametrize("size", [30, "full"])
 def test_tolerance_without_validation(size: Any, noisy: tuple[Tensor, Tensor]) -> None:
-    result = tl.train(denoiser(), noisy, batch_size=size, steps=3000, tolerance=0.05)
+    lifting = Bregman(1.0) if size == "full" else None
+    options = TrainOptions(tolerance=0.05)
+    result = tl.train(denoiser(), noisy, lifting=lifting, batch_size=size, steps=3000, options=options)
     assert result.converged
     assert result.steps < 3000
     name = "objective" if size == "full" else "loss"
@@ -263,7 +272,8 @@ def test_callback_stops(noisy: tuple[Tensor, Tensor]) -> None:
         rows.append(row)
         return row["step"] >= 15
 
-    result = tl.train(denoiser(), noisy, batch_size=30, epochs=50, evaluate_every=5, callback=callback)
+    options = TrainOptions(evaluate_every=5)
+    result = tl.train(denoiser(), noisy, batch_size=30, epochs=50, options=options, callback=callback)
     assert result.result is Result.STOPPED
     assert [row["step"] for row in rows] == [5, 10, 15]
     assert result.steps == 15
@@ -274,7 +284,7 @@ def test_evaluations_do_not_change_the_run(noisy: tuple[Tensor, Tensor]) -> None
     networks = denoiser(), denoiser()
     networks[1].load_state_dict(networks[0].state_dict())
     tl.train(networks[0], noisy, batch_size=30, steps=20)
-    rarely = tl.train(networks[1], noisy, batch_size=30, steps=20, evaluate_every=7)
+    rarely = tl.train(networks[1], noisy, batch_size=30, steps=20, options=TrainOptions(evaluate_every=7))
     assert [row["step"] for row in rarely.history] == [7, 14, 20]
     assert same(parameters(networks[0]), parameters(networks[1]))
 
@@ -290,7 +300,8 @@ def test_seeds(states: str, noisy: tuple[Tensor, Tensor]) -> None:
     for seed in (3, 3, 4):
         torch.manual_seed(len(found))  # what others draw does not matter
         network.load_state_dict(start)
-        tl.train(network, noisy, lifting=lifting, states=states, batch_size=30, steps=12, seed=seed)
+        options = TrainOptions(states=states)
+        tl.train(network, noisy, lifting=lifting, options=options, batch_size=30, steps=12, seed=seed)
         found.append(parameters(network))
     assert same(found[0], found[1])
     assert not same(found[0], found[2])
@@ -301,7 +312,7 @@ def test_the_random_state_of_others_is_left_alone(noisy: tuple[Tensor, Tensor]) 
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    tl.train(network, noisy, lifting=Bregman(1.0), states="random", steps=3)
+    tl.train(network, noisy, lifting=Bregman(1.0), options=TrainOptions(states="random"), steps=3)
     assert torch.equal(torch.rand(3), expected)
 
 

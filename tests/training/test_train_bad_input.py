@@ -15,7 +15,11 @@ import torchlift as tl
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError
 from torchlift.liftings import Bregman, Contrastive
 from torchlift.losses import CrossEntropy
+from torchlift.regularisers import Ridge
+from torchlift.solvers import LinearisedBCD
+from torchlift.training import SweepDescent
 from torchlift.training.checked import CheckedBatches
+from training.runs import called
 
 Y, X = torch.rand(40, 6), torch.rand(40, 3)
 LABELS = torch.arange(40) % 3
@@ -49,21 +53,21 @@ class Shrinking(Sampler[int]):
 
 
 DATA = {
-    "inputs of another width": ((torch.rand(40, 7), X), r"train data: y: expected shape \(batch, 6\), got \(40, 7\)"),
+    "inputs of another width": ((torch.rand(40, 7), X), r"train data: inputs: expected shape \(batch, 6\), got \(40, 7\)"),
     "targets of another width": ((Y, torch.rand(40, 4)), r"train data: target: expected shape \(40, 3\)"),
-    "images for vectors": ((torch.rand(40, 1, 2, 3), X), r"train data: y: expected shape \(batch, 6\)"),
-    "fewer targets": ((Y, X[:39]), "data x: expected 40 samples, as many as y has, got 39"),
+    "images for vectors": ((torch.rand(40, 1, 2, 3), X), r"train data: inputs: expected shape \(batch, 6\)"),
+    "fewer targets": ((Y, X[:39]), "data targets: expected 40 samples, as many as the inputs, got 39"),
     "no samples": ((Y[:0], X[:0]), "data: expected at least one sample"),
     "one tensor": (Y, "expected .*DataLoader"),
     "one part": ((Y,), "expected a pair"),
     "a number": (3, "expected .*DataLoader"),
-    "double precision": ((Y.double(), X), r"data y: expected dtype torch.float32"),
+    "double precision": ((Y.double(), X), r"data inputs: expected dtype torch.float32"),
     "whole numbers": ((LABELS[:, None].expand(40, 6), X), "floating-point"),
-    "NaN in y": ((changed(Y, 17, float("nan")), X), "data y: expected finite values, got nan at sample 17"),
-    "infinity in x": ((Y, changed(X, 5, float("inf"))), "data x: expected finite values, got inf at sample 5"),
+    "NaN in y": ((changed(Y, 17, float("nan")), X), "data inputs: expected finite values, got nan at sample 17"),
+    "infinity in x": ((Y, changed(X, 5, float("inf"))), "data targets: expected finite values, got inf at sample 5"),
     "a label too large": ((Y, changed(LABELS, 23, 3)), "train data.*labels from 0 to 2, got 3 at sample 23"),
     "a negative label": ((Y, changed(LABELS, 4, -1)), "got -1 at sample 4"),
-    "NaN in a loader": (loader(changed(Y, 25, float("nan")), X), "data .*batch . y: .*got nan at sample "),
+    "NaN in a loader": (loader(changed(Y, 25, float("nan")), X), "data .*batch . inputs: .*got nan at sample "),
     "a label in a loader": (loader(Y, changed(LABELS, 25, 9)), "train data .*batch .: target: .*got 9 at sample "),
     "a label in a draw": (lambda g: (Y, changed(LABELS, 25, 9)), "train data .*batch .: target: .*got 9 at sample "),
     "an empty loader": (loader(Y[:5], X[:5], drop_last=True), "at least one batch, got an empty loader"),
@@ -88,7 +92,7 @@ def test_batches_are_refused_by_their_number() -> None:
     with pytest.raises(TorchliftError, match=r"train data in order, batch 1: target: .* got 9 at sample 5"):
         list(checked.ordered(20))
     narrow = CheckedBatches(tl.data.as_batches(loader(Y[:, :4], LABELS)), network(), CrossEntropy(), "train data")
-    with pytest.raises(TorchliftError, match=r"train data epoch 0 batch 1: y: expected shape \(batch, 6\)"):
+    with pytest.raises(TorchliftError, match=r"train data epoch 0 batch 1: inputs: expected shape \(batch, 6\)"):
         narrow.batch(1)
 
 
@@ -137,8 +141,25 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "keep": ({"keep": 0, "folder": "unused"}, "keep: expected a whole number >= 1"),
     "tensorboard": ({"tensorboard": True}, "train tensorboard: expected a folder, got none"),
     "resume": ({"resume": True}, "train resume: expected a folder, got none"),
-    "states of sweeps": ({"states": "random", "solver": tl.objective.SweepDescent()}, "train states='random'"),
+    "states of sweeps": ({"states": "random", "solver": SweepDescent()}, "train states='random'"),
     "states of contrast": ({"states": "random", "lifting": Contrastive()}, "train states='random'"),
+    "state_dtype of contrast": ({"state_dtype": torch.bfloat16, "lifting": Contrastive()}, "train state_dtype"),
+    "coupling of contrast": ({"coupling": 1.0, "lifting": Contrastive()}, "train coupling"),
+    "regularisers of contrast": (
+        {"parameter_regularisers": {"*": Ridge(1.0)}, "lifting": Contrastive()}, "train parameter_regularisers",
+    ),
+    "coupling": ({"coupling": 0.0, "lifting": Bregman()}, "train coupling: expected a number > 0"),
+    "regularisers": (
+        {"parameter_regularisers": Ridge(1.0), "lifting": Bregman()},
+        "train parameter_regularisers: expected patterns of names with regularisers, got Ridge",
+    ),
+    "regularisers of nothing": (
+        {"parameter_regularisers": {"*wieght": Ridge(1.0)}, "lifting": Bregman()}, "wieght",
+    ),
+    "options": ({"options": {"patience": 3}}, r"train options: expected TrainOptions\(...\), got dict"),
+    "a callback without arguments": ({"callback": lambda: None}, "train callback: expected a function of one row"),
+    "a callback of two": ({"callback": lambda row, other: None}, "train callback: .*missing.*'other'.*one dictionary"),
+    "a callback that is none": ({"callback": "print"}, "train callback: expected a function of one row.*got str"),
 }  # fmt: skip
 
 
@@ -149,17 +170,27 @@ def test_settings(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     trained = network()
     before = [parameter.detach().clone() for parameter in trained.parameters()]
     with pytest.raises(TorchliftError, match=words):
-        tl.train(trained, (Y, X), **settings)
+        tl.train(trained, (Y, X), **called(settings))
     assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
 
 
 def test_networks() -> None:
-    with pytest.raises(TorchliftError, match=r"train network: expected a Network or an nn.Sequential, got Linear"):
-        tl.train(nn.Linear(6, 3), (Y, X))  # type: ignore[arg-type]
+    with pytest.raises(TorchliftError, match=r"train network: expected an nn.Module, got function"):
+        tl.train(network, (Y, X))  # type: ignore[arg-type]
+    with pytest.raises(TorchliftError, match=r"train network: expected an nn.Module, got .*Make an instance: Linear\("):
+        tl.train(nn.Linear, (Y, X))  # type: ignore[arg-type]
     with pytest.raises(TorchliftError, match="train network: expected parameters to train"):
         tl.train(network().requires_grad_(False), (Y, X))
+
+
+@pytest.mark.parametrize("settings", [{"lifting": Bregman()}, {"solver": LinearisedBCD()}, {"lifting": Contrastive()}])
+def test_lifted_variables_of_a_module_that_is_no_network(settings: dict[str, Any]) -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    words = r"train \w+.*: expected a network in the unified form, got Sequential. Lift it: train\(tl.lift"
+    with pytest.raises(TorchliftError, match=words):
+        tl.train(module, (Y, X), **settings)
     with pytest.raises(TorchliftError, match=r"module 1 \(GELU\).*not a proximal map"):
-        tl.train(nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), (Y, X))
+        tl.lift(nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), (6,))
 
 
 def test_weights_of_an_unrolled_network() -> None:
@@ -196,7 +227,10 @@ def test_half_precision_is_refused_where_squares_underflow() -> None:
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(InvalidValueError, match=r"autocast on cpu.*bfloat16"),
     ):
-        tl.train(network, data, steps=1)
+        tl.train(network, data, lifting=Bregman(), steps=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # nothing is lost where no lifted variables are solved for
+        losses = tl.train(network, data, steps=60).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
     halves = tuple(each.half() for each in data)
     with pytest.raises(
         InvalidValueError, match=r"bfloat16, float32 or float64, got torch.float16. Try network.bfloat16"

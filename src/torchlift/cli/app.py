@@ -18,6 +18,7 @@ from torchlift.cli.bench_distributed import BenchDistributed
 from torchlift.cli.bench_inversion import BenchInversion
 from torchlift.cli.bench_layers import BenchLayers
 from torchlift.cli.bench_solvers import BenchSolvers
+from torchlift.cli.bench_step import BenchStep
 from torchlift.cli.bench_training import BenchTraining
 from torchlift.cli.command import Command, printable
 from torchlift.cli.demo import Demo
@@ -44,6 +45,7 @@ COMMANDS: dict[str, type[Command]] = {
         BenchInversion,
         BenchLayers,
         BenchSolvers,
+        BenchStep,
         BenchTraining,
         Soak,
     )

@@ -30,7 +30,7 @@ from torchlift.liftings import Conventional
 from torchlift.networks import MLP, Chain, lift
 from torchlift.priors import Box, TotalVariation
 from torchlift.prox import SoftThreshold
-from torchlift.training import TorchOptimiser, Training, initialise_weights, train
+from torchlift.training import BackPropagation, Training, initialise_weights, train
 
 PAGE = "report.html"
 SHOWN = 8
@@ -183,8 +183,8 @@ def _noisy(split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return Denoising().degrade(x, torch.Generator().manual_seed(seed)).y.flatten(1), x.flatten(1)
 
 
-def _adam(rate: float) -> TorchOptimiser:
-    return TorchOptimiser(partial(torch.optim.Adam, lr=rate), "cosine")
+def _adam(rate: float) -> BackPropagation:
+    return BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
 
 
 def _contestants() -> list[tuple[str, str, dict[str, Any]]]:

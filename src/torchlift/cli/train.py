@@ -39,7 +39,7 @@ from torchlift.distributed import Mesh, on_first, process_group, restarted
 from torchlift.distributed.mesh import TIMEOUT
 from torchlift.models import save_model
 from torchlift.records import environment
-from torchlift.training import Training, read_history
+from torchlift.training import Training, TrainingInterrupted, read_history
 
 CONFIG = "config.toml"
 
@@ -103,17 +103,20 @@ class Train(Command):
         """The record of a run, or an empty one on processes that keep none."""
         references = setup.references()
         first = mesh is None or mesh.first
-        if first and self.out is not None and self.resume is None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
+        if first and self.resume is None:
+            self._keep(configuration)
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
         try:
             training = setup.train(self.out, resume=resume, progress=not self.json, mesh=mesh)
+        except TrainingInterrupted as interrupted:  # what there is becomes the record; `run` tells how to go on
+            training = interrupted.result
         except KeyboardInterrupt:
             self._tell_how_to_resume()
             raise
         if not first:
             return {}
+        if self.resume is not None:  # perhaps made longer
+            self._keep(configuration)
         files = [] if self.out is None else [CONFIG, "history.jsonl", "train.json"]
         if self.out is not None:
             save_model(self.out / "model", training.network)
@@ -124,6 +127,11 @@ class Train(Command):
             "folder": None if self.out is None else str(self.out),
             "files": files,
         }
+
+    def _keep(self, configuration: Configuration) -> None:
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
 
     def show(self, record: Record, console: Console) -> None:
         (show_plan if self.dry_run else show_result)(record, console)

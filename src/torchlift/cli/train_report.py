@@ -24,12 +24,11 @@ def plan(setup: Setup) -> Record:
         batches = setup.batches(phase)
         per_epoch = 1 if phase.full else batches.per_epoch
         memory = plan_memory(network, phase, batches, setup.loss, validation=held_out)
-        solver = phase.resolved_solver(phase.objective(network, setup.loss))
         phases.append(
             {
                 "name": phase.title,
                 "lifting": None if phase.lifting is None else repr(phase.lifting),
-                "solver": repr(solver),
+                "solver": repr(phase.method),
                 "batch_size": batches.batch_size,
                 "steps_per_epoch": per_epoch,
                 "steps": phase.total_steps(per_epoch),

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from torchlift.training.options import RunOptions
+
 Switch = Annotated[bool, tyro.conf.FlagConversionOff]
 """True or False is written out on the command line too, so that a flag can undo what a file says."""
 
@@ -88,7 +90,7 @@ class PhaseSettings:
     mu: float | tuple[float, ...] | None = None
     """Weight of the lifting: one number, or one per layer."""
     solver: str | None = None
-    """sweep, gram-sweep, bcd, linearised-bcd, isgm, prox-gradient, fista, prox-adam; for conventional also adam,
+    """sweep, bcd, linearised-bcd, isgm, prox-gradient, fista, prox-adam; for conventional also adam,
     adamw, sgd, rmsprop, nadam, radam."""
     lr: float | None = None
     """Learning rate, where the solver has one."""
@@ -123,29 +125,17 @@ class PhaseSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(PhaseSettings):
+class TrainingSettings(PhaseSettings, RunOptions):
     """How it is trained."""
 
     loss: str | None = None
     """squared-error, cross-entropy, huber, absolute; by default as the targets need it."""
     metrics: tuple[str, ...] | None = None
     """psnr, ssim, accuracy, mse, nmse; the first one chooses the best parameters."""
-    evaluate_every: int | None = None
-    """Steps between evaluations; an epoch."""
-    patience: int | None = None
-    """Stop after so many evaluations without improvement."""
-    tolerance: float | None = None
-    """Stop when the loss changes by less than this share between evaluations."""
     seed: int = 0
     """Of noise, weights and the order of samples."""
-    memory_limit: float | None = None
-    """Bytes that everything may take; what the machine has left."""
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
-    checkpoint_every: float = 60.0
-    """Seconds between checkpoints."""
-    keep: int = 2
-    """Number of checkpoints to keep."""
     tensorboard: Switch = False
     """Write TensorBoard events too."""
 

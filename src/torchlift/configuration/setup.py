@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -19,10 +19,11 @@ from torchlift.distributed import Mesh
 from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
-from torchlift.training import Metric, Phase, Training, evaluate, train
+from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, train
 from torchlift.training.metrics import as_metrics
+from torchlift.training.options import RunOptions
 from torchlift.training.phase import default_batch_size
-from torchlift.training.train import start_weights
+from torchlift.training.start import start_weights
 
 MOST_THREADS = 1024
 
@@ -57,20 +58,16 @@ class Setup:
             self.data,
             validation=self.validation,
             loss=self.loss,
-            phases=self.phases,
-            memory_limit=training.memory_limit,
             seed=training.seed,
             metrics=training.metrics,
-            evaluate_every=training.evaluate_every,
-            patience=training.patience,
-            tolerance=training.tolerance,
             folder=folder,
             resume=resume,
-            checkpoint_every=training.checkpoint_every,
-            keep=training.keep,
-            tensorboard=training.tensorboard,
             progress=progress,
-            mesh=mesh,
+            options=TrainOptions(
+                **{field.name: getattr(training, field.name) for field in fields(RunOptions)},
+                phases=self.phases,
+                mesh=mesh,
+            ),
         )
 
     def batches(self, phase: Phase) -> Batches:
@@ -118,15 +115,16 @@ def prepare(configuration: Configuration) -> Setup:
     network = build_network(configuration.network, samples, seed)
     data, validation = samples.shaped(network.in_shape, network.out_shape, reads_context(network))
     loss = build_loss(training) or (SquaredError() if samples.train.x.is_floating_point() else CrossEntropy())
-    for phase in phases:
-        phase.check(network, loss)
     y, x, context = validation or (
         data if isinstance(data, Batch) else Batch(*data(torch.Generator().manual_seed(seed)))
     )
     with torch.no_grad():
         output = network(y[:8], map_context(context, lambda tensor: tensor[:8]))
     metrics = as_metrics(training.metrics, loss, output, x[:8])
-    return Setup(configuration, samples, network, phases, loss, metrics, data, validation)
+    setup = Setup(configuration, samples, network, phases, loss, metrics, data, validation)
+    for phase in phases:
+        phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0))
+    return setup
 
 
 def settle(configuration: Configuration) -> Configuration:

@@ -15,7 +15,6 @@ from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.liftings import LIFTINGS, Conventional, Lifting
 from torchlift.losses import LOSSES, Loss
-from torchlift.objective import GramRule, ScaledStep, SweepDescent
 from torchlift.solvers import (
     FISTA,
     Backtracking,
@@ -25,7 +24,7 @@ from torchlift.solvers import (
     ProximalAdam,
     ProximalGradient,
 )
-from torchlift.training import Phase, TorchOptimiser
+from torchlift.training import BackPropagation, Phase, SweepDescent
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,15 @@ class Recipe:
 
 
 def _sweep(lr: float | None = None) -> SweepDescent:
-    return SweepDescent() if lr is None else SweepDescent(ScaledStep(lr))
+    return SweepDescent() if lr is None else SweepDescent(partial(torch.optim.Adam, lr=lr))
 
 
 def _linearised(lr: float | None = None) -> LinearisedBCD:
     return LinearisedBCD(ProximalGradient(Backtracking() if lr is None else lr))
 
 
-def _optimiser(factory: type[torch.optim.Optimizer], anneal: Any = None, **options: float) -> TorchOptimiser:
-    return TorchOptimiser(partial(factory, **options), anneal)
+def _optimiser(factory: type[torch.optim.Optimizer], anneal: Any = None, **options: float) -> BackPropagation:
+    return BackPropagation(partial(factory, **options), anneal)
 
 
 def _torch(factory: type[torch.optim.Optimizer], *more: str) -> Recipe:
@@ -62,7 +61,6 @@ def _torch(factory: type[torch.optim.Optimizer], *more: str) -> Recipe:
 #: Solvers by name. A new one adds its line here.
 SOLVERS: dict[str, Recipe] = {
     "sweep": Recipe(_sweep, ("lr",)),
-    "gram-sweep": Recipe(lambda: SweepDescent(GramRule())),
     "bcd": Recipe(BlockCoordinateDescent, ("inner_steps",)),
     "linearised-bcd": Recipe(_linearised, ("lr",)),
     "isgm": Recipe(ImplicitStochasticGradient, ("tau", "inner_steps")),

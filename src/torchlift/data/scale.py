@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from torchlift.core.errors import message
@@ -9,6 +10,9 @@ from torchlift.data.base import Batch
 
 #: Numbers that are looked at, and the least and most samples that they are from.
 NUMBERS, LEAST, MOST = 500_000, 8, 256
+
+#: Numbers that the sizes of features are taken of: rare values count as much as they should.
+EVERY = 10_000_000
 
 #: Inputs and targets of more than this size, or of less than its inverse, get a warning.
 LARGE = 1e3
@@ -41,7 +45,10 @@ def scale_warning(batch: Batch, where: str = "data") -> str | None:
     if inputs is not None:
         name = f"{where} inputs"
         sentences.append(
-            _bytes(name, inputs, targets) or _constant(name, inputs) or _features(name, inputs) or _inputs(name, inputs)
+            _bytes(name, inputs, targets)
+            or _constant(name, inputs)
+            or _features(name, batch.y)
+            or _inputs(name, inputs)
         )
     if targets is not None:
         name = f"{where} targets"
@@ -83,7 +90,9 @@ def _features(name: str, inputs: Tensor) -> str | None:
     """Columns of a table, or channels of pictures, of very different size; those that are always 0 do not count."""
     if inputs.ndim == 3:  # which of the axes has the features is not known
         return None
-    sizes = inputs.abs().transpose(0, 1).flatten(1).amax(1)
+    inputs = inputs.detach()[:: -(-inputs.numel() // EVERY)]
+    axes = [axis for axis in range(inputs.ndim) if axis != 1]
+    sizes = inputs.to(torch.promote_types(inputs.dtype, torch.float32)).square().mean(axes).double().sqrt()
     largest, few = sizes.max(), len(sizes) <= FEW
     places = (sizes > (0 if few else ROUNDING * largest)).nonzero().flatten()
     if len(places) == 0:
@@ -94,7 +103,7 @@ def _features(name: str, inputs: Tensor) -> str | None:
         return None
     kind = "feature" if inputs.ndim == 2 else "channel"
     first, last = int(places[kept.indices[small]]), int(places[kept.indices[-1]])
-    got = f"{kind} {last} up to {float(sizes[last]):.3g} and {kind} {first} up to {float(sizes[first]):.3g}"
+    got = f"{kind} {last} of size {float(sizes[last]):.3g} and {kind} {first} of size {float(sizes[first]):.3g}"
     return message(name, f"{kind}s of similar size", got, _STANDARDISE.format(f"each {kind}"))
 
 

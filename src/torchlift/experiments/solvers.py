@@ -6,16 +6,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from torchlift.core.solution import Record
+from torchlift.core.solution import Record, Result, StepFailure
 from torchlift.data import as_batches
 from torchlift.imaging import Denoising, load_digits, psnr
 from torchlift.liftings import Bregman
+from torchlift.losses import SquaredError
 from torchlift.networks import MLP
-from torchlift.objective import GramRule, Objective, ScaledStep, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.objective import Objective, TrainingProblem
 from torchlift.prox import SoftThreshold
 from torchlift.solvers import (
     BlockCoordinateDescent,
@@ -29,6 +31,7 @@ from torchlift.solvers import (
     Stopping,
     solve,
 )
+from torchlift.training import SweepDescent, TrainMethod, Work
 
 #: Shares of the possible decrease that count as an accuracy reached.
 LEVELS = (0.5, 0.9, 0.99)
@@ -77,7 +80,7 @@ class Run:
         return None
 
 
-def contestants(setting: Setting) -> dict[str, Solver]:
+def contestants(setting: Setting) -> dict[str, Solver | TrainMethod]:
     """The paper's four optimisers on both blocks; ours: exact block-coordinate descent, and backward sweeps.
 
     The sweeps run in batches and keep the lifted variables at the forward
@@ -91,8 +94,7 @@ def contestants(setting: Setting) -> dict[str, Solver]:
         "Nesterov": LinearisedBCD(ProximalGradient(FromBound(every=10), Nesterov())),
         "Adam": LinearisedBCD(ProximalAdam(setting.learning_rate)),
         "exact": BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
-        "sweep + Adam": SweepDescent(ScaledStep(setting.learning_rate)),
-        "sweep + Gram": SweepDescent(GramRule()),
+        "sweep + Adam": SweepDescent(partial(torch.optim.Adam, lr=setting.learning_rate)),
         "sweep, no learning rate": SweepDescent(),
     }
 
@@ -120,20 +122,15 @@ def runs(
             yield run(setting, name, solver, seconds)
 
 
-def run(setting: Setting, name: str, solver: Solver, seconds: float) -> Run:
+def run(setting: Setting, name: str, solver: Solver | TrainMethod, seconds: float) -> Run:
     """One solver for a time; of recording, only the value of the objective counts."""
     network, y, x = build(setting)
+    if isinstance(solver, TrainMethod):
+        return _sweep(setting, name, solver, seconds)
     objective = Objective(network, Bregman(setting.mu))
-    problem: TrainingProblem | TrainingBatches
-    if isinstance(solver, SweepDescent):
-        problem = TrainingBatches(objective, as_batches((y, x), batch_size=100, seed=setting.seed))
-        start, first, every = problem.start(), float(objective.value(y, x, objective.initialise(y))), problem.per_epoch
-    else:
-        exact = isinstance(solver, BlockCoordinateDescent)
-        problem = TrainingProblem(objective, y, x, split="odd-even" if exact else "whole")
-        start, every = problem.start("input"), 1 if exact else 5
-        first = problem.value(start)
-    steps, times, values, quality = [0], [0.0], [first], [_psnr(network, y, x)]
+    problem = TrainingProblem(objective, y, x, split="odd-even" if solver.exact else "whole")
+    start, every = problem.start("input"), 1 if solver.exact else 5
+    steps, times, values, quality = [0], [0.0], [problem.value(start)], [_psnr(network, y, x)]
     spent = 0.0  # by recording
 
     def note(record: Record, _state: object) -> None:
@@ -150,11 +147,36 @@ def run(setting: Setting, name: str, solver: Solver, seconds: float) -> Run:
     return Run(name, solution.result.code, tuple(steps), tuple(times), tuple(values), tuple(quality))
 
 
+def _sweep(setting: Setting, name: str, method: TrainMethod, seconds: float) -> Run:
+    """Sweeps keep z at the forward pass, where every penalty is zero and the objective is the loss."""
+    network, y, x = build(setting)
+    batches = as_batches((y, x), batch_size=100, seed=setting.seed)
+    begun = method.init(Work(network, SquaredError(), batches, lambda count: 1.0))
+    rows, spent = [(0, 0.0, _loss(network, y, x), _psnr(network, y, x))], 0.0
+    result, begin = Result.TIME_LIMIT, time.perf_counter()
+    while time.perf_counter() - begin - spent < seconds:
+        try:
+            begun.step()
+        except StepFailure as failure:
+            result = failure.result
+            break
+        if begun.count % batches.per_epoch == 0:
+            paused = time.perf_counter()
+            rows.append((begun.count, paused - begin - spent, _loss(network, y, x), _psnr(network, y, x)))
+            spent += time.perf_counter() - paused
+    return Run(name, result.code, *map(tuple, zip(*rows, strict=True)))
+
+
 def targets(found: list[Run]) -> dict[float, float]:
     """Objective values that stand for `LEVELS` of the largest decrease any solver made."""
     first = max(each.values[0] for each in found)
     best = min(min(each.values) for each in found)
     return {level: first - level * (first - best) for level in LEVELS}
+
+
+@torch.no_grad()
+def _loss(network: MLP, y: Tensor, x: Tensor) -> float:
+    return float(SquaredError().mean(network(y), x))
 
 
 @torch.no_grad()

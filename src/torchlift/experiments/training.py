@@ -16,8 +16,7 @@ from torchlift.experiments.measure import interleaved
 from torchlift.liftings import Conventional
 from torchlift.losses import Loss, SquaredError
 from torchlift.networks import Network
-from torchlift.training import Phase, Training, evaluate, train
-from torchlift.training.methods import Method, TorchOptimiser
+from torchlift.training import BackPropagation, Phase, Training, TrainStep, evaluate, train
 from torchlift.training.metrics import METRICS
 
 Build = Callable[[int], Network]
@@ -192,7 +191,7 @@ def step_ratios(
     return {name: found[first] / found[name] for name in others}
 
 
-def _method(case: Case, contestant: Contestant, data: Data) -> Method:
+def _method(case: Case, contestant: Contestant, data: Data) -> TrainStep:
     network = contestant.build(0)
     options = {
         name: contestant.options[name] for name in ("lifting", "solver", "batch_size") if name in contestant.options
@@ -204,12 +203,12 @@ def _method(case: Case, contestant: Contestant, data: Data) -> Method:
     from torchlift.losses import CrossEntropy
 
     loss = case.loss or (SquaredError() if floating else CrossEntropy())
-    return phase.method(phase.objective(network, loss), batches, lambda count: 1.0, 0)
+    return phase.begin(network, loss, batches, lambda count: 1.0)
 
 
 def adam(rate: float, *, centring: bool = False, fused: bool = True, **options: Any) -> dict[str, Any]:
     """Options for back-propagation with Adam and annealing, plain or with centring."""
-    solver = TorchOptimiser(partial(torch.optim.Adam, lr=rate, fused=fused), "cosine", centring)
+    solver = BackPropagation(partial(torch.optim.Adam, lr=rate, fused=fused), "cosine", centring)
     return {"lifting": Conventional(), "solver": solver, **options}
 
 

@@ -18,7 +18,7 @@ from torchlift.losses import CrossEntropy, SquaredError
 from torchlift.networks import LISTA, MLP, Network, PrimalDual, ResNet
 from torchlift.operators import Dense, Identity, dct_matrix
 from torchlift.prox import ProximalActivation, ReLU, SoftThreshold, Tanh
-from torchlift.training import TorchOptimiser, initialise_weights
+from torchlift.training import BackPropagation, TrainOptions, initialise_weights
 
 TASKS: dict[str, Denoising | Deblurring | Inpainting] = {
     "denoising": Denoising(),
@@ -212,7 +212,9 @@ def starts(scale: Scale) -> list[Case]:
     ]
     through = partial(_denoiser, 0.2, "pass-through")
     states = [
-        Contestant(f"states {how}", through, {"lifting": Bregman(0.1), "states": how, "weights": "keep"})
+        Contestant(
+            f"states {how}", through, {"lifting": Bregman(0.1), "weights": "keep", "options": TrainOptions(states=how)}
+        )
         for how in ("forward", "input", "random", "warm")
     ]
     return [
@@ -255,7 +257,7 @@ def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[floa
     """Back-propagation with Adam, by rates of matrices and of numbers."""
 
     def options(pair: tuple[float, float], fused: bool) -> dict[str, Any]:
-        solver = TorchOptimiser(partial(two_rates, *pair, fused=fused), "cosine")
+        solver = BackPropagation(partial(two_rates, *pair, fused=fused), "cosine")
         return {"lifting": Conventional(), "solver": solver, "batch_size": 50}
 
     return [

@@ -25,6 +25,10 @@ class Loss(ABC):
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         """L for each sample, (B,)."""
 
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The mean over the samples, differentiable by autograd: what a training loop calls its criterion."""
+        return self.value(prediction, target).mean()
+
     @abstractmethod
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Gradient of Σ L in the prediction, in a new tensor of its shape."""

@@ -42,6 +42,9 @@ class CrossEntropy(Loss):
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
 
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return torch.softmax(prediction, 1) - self._distribution(prediction, target)
 

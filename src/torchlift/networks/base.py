@@ -111,11 +111,15 @@ class Network(nn.Module, ABC):
 
     def states(self, y: Tensor, context: Context = None) -> ForwardStates:
         """All states u, pre-activations v and activations z of the forward pass."""
+        self.check_input(y)
+        return self.operators().states(y, context)
+
+    def check_input(self, y: Tensor) -> None:
+        """Refuse inputs of another shape, dtype or device."""
         name = f"{type(self).__name__} input"
         check_batch(name, y, self.in_shape)
         if self.like is not None:
             check_like(name, y, self.like)
-        return self.operators().states(y, context)
 
     def picture(self) -> str:
         """The block structure of W, M, V and K as text."""

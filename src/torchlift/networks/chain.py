@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from typing import NamedTuple, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.networks.base import Network
+from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.networks.form import UnifiedForm, assemble
 from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
@@ -64,6 +66,8 @@ class Chain(Network):
         owners = {id(layer.module): k for k, layer in enumerate(reader.layers) if layer.module is not None}
         self._owners = [(name, owners[id(m)]) for name, m in plain.named_modules() if id(m) in owners]
         self._skeleton = (plain.to("meta"),)
+        rows = sum(run.count for run in self.dense_runs())
+        self._is_dense_chain = rows == len(self._sites) and self.output_run() is not None
 
     def operators(self) -> UnifiedForm:
         operators, biases = self._current()
@@ -119,6 +123,35 @@ class Chain(Network):
         source, term = self._output
         plain = source == len(self._sites) and len(term.layers) == 1 and term.layers[0] in self._places
         return self._run("output", 0, source) if plain and self._is_dense("output", 0) else None
+
+    def forward(self, y: Tensor, context: Context = None) -> Tensor:
+        """N(y), layer by layer: the same as `states(y).output` without assembling block operators."""
+        self.check_input(y)
+        if self._is_dense_chain:
+            return dense_chain(y, self.dense_stacks(), self.activations)
+        operators, biases = self._current()
+        stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
+
+        def apply(term: Term, x: Tensor) -> Tensor:
+            for k in term.layers:
+                if k in stacks and torch.is_grad_enabled():
+                    for observer in stacks[k].observers:
+                        observer(self._places[k][2], x)
+                x = operators[k].affine(x, biases[k], context)
+            return x if term.factor == 1.0 else term.factor * x
+
+        u, z = [y], []
+        for j, site in enumerate(self._sites):
+            z.append(site.activation(_sum(apply(term, u[k]) for k, term in site.reads)))
+            outputs = [apply(term, z[k]) for k, term in site.outputs.items()] or [z[j]]
+            u.append(_sum(outputs if site.skip is None else [u[site.skip], *outputs]))
+        source, term = self._output
+        return apply(term, u[source])
+
+    def dense_stacks(self) -> list[DenseStack]:
+        """The stacks of a chain of dense layers, from input to output."""
+        stacks = [cast("AffineStack", stack) for role in ("hidden", "output") for stack in self.get_submodule(role)]  # type: ignore[attr-defined]
+        return [DenseStack(stack.linear.get_parameter("weight"), stack.bias, stack.observers) for stack in stacks]
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -208,6 +241,11 @@ class Chain(Network):
         for layer, (role, group, index) in self._places.items():
             operators[layer], biases[layer] = maps[role][group][index]
         return operators, biases
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum of one or more tensors."""
+    return reduce(torch.add, tensors)
 
 
 def lift(module: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> Chain:

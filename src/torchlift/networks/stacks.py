@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,6 +31,18 @@ class AffineStack(nn.Module):
         if layers[0].module.bias is not None:
             stacked = torch.stack([_spread(layer.module.bias.detach(), layer) for layer in layers])
             self.bias = nn.Parameter(stacked, requires_grad=layers[0].module.bias.requires_grad)
+        self.observers: list[Callable[[int, Tensor], None]] = []
+        """Told (layer, its input) in forward passes through dense stacks."""
+
+    @property
+    def dense(self) -> bool:
+        return isinstance(self.linear.template, Dense)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What an optimiser needs to know of the parameters: see `torchlift.sweeps.parameter_groups`."""
+        params = [*self.linear.parameters(), *([] if self.bias is None else [self.bias])]
+        kind = "dense" if self.dense else "entries"
+        return [{"params": params, "kind": kind, "stacked": True, "layers": len(self.linear)}]
 
     def maps(self) -> Iterable[tuple[LinearOperator, Tensor | None]]:
         """Operator and bias of each layer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,18 @@ class Positive(nn.Module):
         super().__init__()
         self.log = nn.Parameter(torch.full((count,), math.log(value), dtype=like.dtype, device=like.device))
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [{"params": [self.log], "kind": "logarithm", "stacked": True}]
+
     def values(self, count: int) -> tuple[Tensor, ...]:
         """One 0-d tensor per layer; a single number serves all of them."""
         numbers = self.log.exp().unbind(0)
         return numbers if len(numbers) == count else numbers * count
+
+
+#: How far matrices of unrolled algorithms move where layers of a chain move by ρ of their size: they know the forward
+#: model and start at a method that works.
+MATRICES = 1.4
 
 
 class Tied(nn.Module):
@@ -36,6 +44,10 @@ class Tied(nn.Module):
     def __init__(self, operator: LinearOperator, count: int, tied: bool) -> None:
         super().__init__()
         self.stack = OperatorStack([operator] * (1 if tied else count), trainable=True)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        shared = {"kind": "entries", "stacked": True, "scale": MATRICES}
+        return [{"params": [parameter], **shared} for parameter in self.stack.parameters()]
 
     def operators(self, count: int) -> tuple[LinearOperator, ...]:
         operators = self.stack.operators()

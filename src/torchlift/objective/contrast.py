@@ -1,4 +1,4 @@
-"""The gradients of the contrastive scheme in the form of a sweep, so that they can take the same steps."""
+"""The gradient of the contrastive scheme."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torchlift.core.solution import Result, SolverError, StepFailure
 from torchlift.distributed import Share
 from torchlift.objective import free_energy
 from torchlift.objective.layer_part import LayerPart
-from torchlift.objective.nudge import NudgeState
 from torchlift.objective.objective import Objective
-from torchlift.objective.sweep import Sweep
 from torchlift.operators import Context
 
 
@@ -24,15 +22,15 @@ def contrast(
     context: Context = None,
     share: Share | None = None,
     part: LayerPart | None = None,
-) -> Sweep:
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """∇_θ of min_z [L + E(z; θ)] − min_z E(z; θ), as a mean over the batch.
 
     Both problems are convex in z and solved from the forward pass; as z is
-    optimal in either, only θ itself is differentiated. A dense layer has other
-    inputs in the two solutions, so `layers` lists none. The loss is that of
-    the network's own output.
+    optimal in either, only θ itself is differentiated. Returns the loss of the
+    network's own output, this output (empty where it is with another process)
+    and the gradients by name.
 
-    Args:
+    Arguments:
         objective: one with a contrastive lifting and a smooth loss.
         share: which samples of a batch these are, where many processes share it; all of them solve both problems
             together, see `free_energy.minimise`.
@@ -58,8 +56,9 @@ def contrast(
     except SolverError as error:  # on all processes alike
         raise StepFailure(error.result, f"the lifted variables: {error}") from error
     found = local.gradients(inputs, x, clamped, context, want="parameters", free=free).parameters
-    nudges = NudgeState(y.new_ones(len(objective.layout.shapes)))
-    return Sweep(loss, y.new_empty(0) if output is None else output, found, (), nudges).shared(share)
+    if share is not None:
+        share.mean_(loss, *found.values())
+    return loss, y.new_empty(0) if output is None else output, found
 
 
 def _refuse_infinite(loss: Tensor, share: Share | None) -> None:

@@ -88,6 +88,14 @@ class LayerPart:
         self.send(output)
         return output if self.last else None
 
+    @torch.no_grad()
+    def load(self) -> None:
+        """Take over this part's parameters from the whole network."""
+        theirs = self.chain.scatter({name: p.detach() for name, p in self.chain.named_parameters()})
+        own = self.network.scatter({name: p.detach() for name, p in self.network.named_parameters()})
+        for name, tensor in own.items():
+            tensor.copy_(theirs[self.match[name]])
+
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors like all parameters of the network from those of all parts, on every process."""
         some = tensors[0]

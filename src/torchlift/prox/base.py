@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_type, invalid_value
@@ -24,6 +27,11 @@ class ProximalActivation(ABC):
 
     #: The axis whose entries belong together, or None for elementwise activations.
     dim: int | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            type.__setattr__(cls, "__call__", _overridable(vars(cls)["__call__"]))
 
     @abstractmethod
     def __call__(self, v: Tensor) -> Tensor:
@@ -90,6 +98,19 @@ class ProximalActivation(ABC):
     def examples(cls) -> tuple[ProximalActivation, ...]:
         """All instances that the contract tests visit; overridden where arguments change the formulas."""
         return (cls.example(),)
+
+
+def _overridable(call: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """σ(v) as a function that a `TorchFunctionMode` sees, like torch's own: `is_activation` marks it there."""
+
+    @wraps(call)
+    def overridable(self: ProximalActivation, v: Tensor) -> Tensor:
+        if has_torch_function_unary(v):
+            return handle_torch_function(overridable, (v,), self, v)
+        return call(self, v)
+
+    vars(overridable)["is_activation"] = True
+    return overridable
 
 
 class GroupwiseActivation(ProximalActivation):

@@ -15,13 +15,12 @@ from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.imaging import Denoising, load_digits, psnr
 from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
 from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
-from torchlift.objective import SweepDescent
 from torchlift.operators import Identity, dct_matrix
 from torchlift.prox import SoftThreshold
 from torchlift.records import Cell, Curves, Exhibit, Pictures, Series, Table, Verdict, network_blocks
 from torchlift.reproduce.item import Findings, Item, Part, Work
 from torchlift.solvers import LinearisedBCD, ProximalAdam
-from torchlift.training import train
+from torchlift.training import TrainOptions, train
 
 #: Digits at half their resolution: 49 trainings fit into minutes.
 SIDE = 14
@@ -148,13 +147,13 @@ def learn(
     none: their parameters follow backward sweeps or back-propagation with steps of their own length.
     """
     free = lifting is not None and not lifting.hard and not lifting.contrastive
-    solver = LinearisedBCD(ProximalAdam(LEARNING_RATE)) if free else SweepDescent()
+    solver = LinearisedBCD(ProximalAdam(LEARNING_RATE)) if free else None
     before = _restored(network, held_out)
     try:
         result = train(
             network, images.pair(network), validation=held_out.pair(network), lifting=lifting, solver=solver,
             batch_size="full", steps=budget.steps, time_limit=budget.seconds, weights="keep", metrics=("psnr",),
-            evaluate_every=max(1, budget.steps // 15), seed=seed, progress=False,
+            seed=seed, progress=False, options=TrainOptions(evaluate_every=max(1, budget.steps // 15)),
         )  # fmt: skip
     except (InvalidValueError, InvalidTypeError) as error:
         return {}, {"refused": str(error)}
@@ -239,7 +238,7 @@ class Architectures(Item):
             "batch": "full",
             "mu": MU,
             "solver of free lifted variables": f"LinearisedBCD(ProximalAdam({LEARNING_RATE}))",
-            "solver without": "SweepDescent()",
+            "solver without": "sweeps, RelativeStep()",
             "threads": torch.get_num_threads(),
         }
         return Findings(summary, verdicts, exhibits, configuration)

@@ -19,7 +19,7 @@ from torchlift.prox import SoftThreshold
 from torchlift.records import Cell, Curves, Exhibit, Series, Table, Verdict
 from torchlift.reproduce.item import Findings, Item, Part, Work
 from torchlift.solvers import LinearisedBCD, ProximalAdam
-from torchlift.training import Phase, TorchOptimiser
+from torchlift.training import BackPropagation, Phase
 
 WIDTH, THRESHOLD, MU = 256, 0.2, 0.1
 #: After six steps every solver has all of its memory, averages of parameters included.
@@ -65,7 +65,7 @@ def methods(batch: int, folder: Path) -> dict[str, Phase]:
     free = Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-3)), batch, steps=STEPS)
     warm = replace(free, states="warm")
     return {
-        TAPE: Phase(Conventional(), TorchOptimiser(torch.optim.Adam), batch, steps=STEPS),
+        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), batch, steps=STEPS),
         SWEEP: Phase(None, None, batch, steps=STEPS),
         FREE: free,
         WHOLE: replace(free, batch_size="full"),
@@ -83,7 +83,7 @@ def peak(phase: Phase, layers: int, samples: int, seed: int, width: int = WIDTH)
     size = phase.batch_size if isinstance(phase.batch_size, int) else None
     batches = as_batches((y, x), batch_size=size, like=network.like)
     with PeakMemory() as memory:
-        method = phase.method(phase.objective(network, SquaredError()), batches, lambda count: 1.0, seed)
+        method = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed)
         for _ in range(STEPS):
             method.step()
     return memory.peak

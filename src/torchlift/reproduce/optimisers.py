@@ -15,8 +15,9 @@ from torch import Tensor
 from torchlift.data import as_batches
 from torchlift.imaging import psnr
 from torchlift.liftings import Bregman
+from torchlift.losses import SquaredError
 from torchlift.networks import MLP
-from torchlift.objective import GramRule, Objective, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.objective import Objective, TrainingProblem
 from torchlift.records import Cell, Curves, Exhibit, Table, Verdict
 from torchlift.reproduce.item import Findings, Item, Part, Work
 from torchlift.reproduce.restoration import LAYERS, MU, WATCHED, Images, build, load_images
@@ -31,7 +32,8 @@ from torchlift.solvers import (
     ProximalGradient,
     Solver,
 )
-from torchlift.training.methods import SolverMethod
+from torchlift.training import Phase, TrainStep
+from torchlift.training.lifted_step import LiftedStep
 
 #: The paper does not tell the threshold of this experiment; this is its harder one.
 THRESHOLD = 0.2
@@ -42,8 +44,8 @@ MARKS = 20
 NOISY = "noisy images"
 
 PAPER = ("gradient", "heavy-ball", "Nesterov", "Adam")
-EXACT, GRAM, SWEEP = "exact block-coordinate descent", "sweeps with Gram steps", "sweeps, no learning rate"
-OURS = (EXACT, GRAM, SWEEP)
+EXACT, SWEEP = "exact block-coordinate descent", "sweeps, no learning rate"
+OURS = (EXACT, SWEEP)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ SMALL_SIZE = Size(1000, 200, 250, 3, 40, 10)
 PAPER_SIZE = Size(2000, 500, 5000, 50, 500, 100)
 
 
-def contestants() -> dict[str, Solver[Any, Any]]:
+def contestants() -> dict[str, Solver[Any, Any] | None]:
     """The paper's four on both blocks in turn, and ours.
 
     The paper tells no step sizes but Adam's. Ours follow from the bounds on each block's curvature,
@@ -86,8 +88,7 @@ def contestants() -> dict[str, Solver[Any, Any]]:
         "Nesterov": LinearisedBCD(ProximalGradient(FromBound(every=10), Nesterov())),
         "Adam": LinearisedBCD(ProximalAdam(RATE)),
         EXACT: BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
-        GRAM: SweepDescent(GramRule()),
-        SWEEP: SweepDescent(),
+        SWEEP: None,
     }
 
 
@@ -120,24 +121,24 @@ class Optimisers(Item):
         )  # fmt: skip
 
 
-def _run(work: Work, name: str, solver: Solver[Any, Any], images: Images, size: Size) -> Trajectory:
+def _run(work: Work, name: str, solver: Solver[Any, Any] | None, images: Images, size: Size) -> Trajectory:
     """One optimiser as a part of the item."""
 
     def part() -> Part:
         network = build(THRESHOLD, work.seed)
         objective = Objective(network, Bregman(MU))
         steps, every = size.steps, size.every
-        if isinstance(solver, SweepDescent):
+        method: TrainStep
+        if solver is None:  # the default of `train`
             batches = as_batches((images.y, images.x), batch_size=min(BATCH, len(images.y)), seed=work.seed)
             steps = size.epochs * batches.per_epoch
             every = max(1, steps // MARKS)
-            problem = TrainingBatches(objective, batches, budget=lambda count: 1 - count / steps)
-            method = SolverMethod(solver, problem, problem.start())
+            method = Phase().begin(network, SquaredError(), batches, lambda count: 1 - count / steps)
         else:
             exact = isinstance(solver, BlockCoordinateDescent)
             steps, every = (size.exact, 1) if exact else (steps, every)
             whole = TrainingProblem(objective, images.y, images.x, split="odd-even" if exact else "whole")
-            method = SolverMethod(solver, whole, whole.start("input"))
+            method = LiftedStep(solver, whole, whole.start("input"))
         found = follow(method, steps, every, partial(_measure, network, images, method), work.training_folder(name))
         return part_of({}, found)
 
@@ -147,16 +148,15 @@ def _run(work: Work, name: str, solver: Solver[Any, Any], images: Images, size: 
 
 
 @torch.no_grad()
-def _measure(network: MLP, images: Images, method: SolverMethod) -> Row:
+def _measure(network: MLP, images: Images, method: TrainStep) -> Row:
     """The objective on all training images, and PSNR of the network's own output.
 
     Sweeps keep z at the forward pass, where every penalty is zero and the objective is the loss.
     """
-    problem = method.problem
-    if isinstance(problem, TrainingProblem):
-        objective = problem.value(method.state.point)
+    if isinstance(method, LiftedStep):
+        objective = method.problem.value(method.state.point)
     else:
-        objective = problem.objective.loss.value(network(images.y), images.x).mean()
+        objective = SquaredError().mean(network(images.y), images.x)
     return {
         "objective": float(objective),
         "training psnr": _quality(network, images.y[:WATCHED], images.x[:WATCHED]),
@@ -210,7 +210,7 @@ def _share_of_lead(columns: Mapping[str, Sequence[float]], name: str) -> float:
 def _per_second(found: Mapping[str, Trajectory], tiny: bool) -> Verdict:
     """At the time at which the faster of two runs had ended."""
     parts, held = [], []
-    for name in (EXACT, GRAM):
+    for name in (EXACT,):
         moment = min(found[name].last["seconds"], found["Adam"].last["seconds"])
         ours, adam = at_time(found[name], moment), at_time(found["Adam"], moment)
         parts.append(f"after {moment:.1f} s {name} {ours:.4g}, Adam {adam:.4g}")

@@ -13,7 +13,7 @@ from torchlift.networks import MLP, Network
 from torchlift.prox import ReLU
 from torchlift.reproduce.item import Part, Work
 from torchlift.training import train
-from torchlift.training.methods import load_parameters, parameters_of
+from torchlift.training.step import load_snapshot, snapshot
 
 SPLITS = ("training", "validation")
 
@@ -58,10 +58,10 @@ def reader(work: Work, training: int, validation: int) -> Reader:
         count = work.choose(500, 5000, 5000)
         data = (digits.images[:count].flatten(1), digits.labels[:count])
         train(network, data, epochs=work.choose(2, 10, 10), seed=work.seed, progress=False).raise_if_failed()
-        return parameters_of(network), {split: _accuracy(network, images[split], labels[split]) for split in SPLITS}
+        return snapshot(network), {split: _accuracy(network, images[split], labels[split]) for split in SPLITS}
 
     tensors, clean = work.part("a classifier of clean digits", make)
-    load_parameters(network, dict(tensors))
+    load_snapshot(network, dict(tensors))
     return Reader(network, labels, {split: float(clean[split]) for split in SPLITS})
 
 

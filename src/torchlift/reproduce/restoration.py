@@ -20,8 +20,8 @@ from torchlift.prox import SoftThreshold
 from torchlift.reproduce.item import Part, Work
 from torchlift.reproduce.trajectory import Row, follow, part_of
 from torchlift.solvers import LinearisedBCD, ProximalAdam
-from torchlift.training import Phase, TorchOptimiser, initialise_weights
-from torchlift.training.methods import Method, SolverMethod
+from torchlift.training import BackPropagation, Phase, TrainStep, initialise_weights
+from torchlift.training.lifted_step import LiftedStep
 
 SIDE, PIXELS = 28, 784
 
@@ -79,40 +79,40 @@ def silent(network: MLP, y: Tensor) -> bool:
     return not any(bool(part.any()) for part in (network.states(each).z[-1] for each in y.split(1000)))
 
 
-def conventional(network: MLP, images: Images, rate: float) -> Method:
+def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
     """Back-propagation as published: Adam, all images in every step.
 
     In a silent network a step on all images is a step on their mean, since only d moves and its
     gradient is d − x̄: one image with the mean as its target makes the same iterates in no time.
     """
     y, x = (images.y[:1], images.x.mean(0, keepdim=True)) if silent(network, images.y) else (images.y, images.x)
-    optimiser = TorchOptimiser(partial(torch.optim.Adam, lr=rate))
+    optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
     phase = Phase(Conventional(), optimiser, "full", weights="keep")
     batches = as_batches((y, x), batch_size=None)
-    return phase.method(phase.objective(network, SquaredError()), batches, _constant, 0)
+    return phase.begin(network, SquaredError(), batches, _constant)
 
 
-def lifted_bregman(network: MLP, images: Images, rate: float) -> Method:
+def lifted_bregman(network: MLP, images: Images, rate: float) -> TrainStep:
     """As published: Adam's step of θ, then its proximal step of z, all images, z begins as the replicated input."""
     solver = LinearisedBCD(ProximalAdam(rate))
     phase = Phase(Bregman(MU), solver, "full", weights="keep", states="input")
     batches = as_batches((images.y, images.x), batch_size=None)
-    return phase.method(phase.objective(network, SquaredError()), batches, _constant, 0)
+    return phase.begin(network, SquaredError(), batches, _constant)
 
 
 def recommended(
     network: MLP, images: Images, steps: int, seed: int, *, batch_size: int, back_propagation: bool, rate: float
-) -> Method:
+) -> TrainStep:
     """What we advise: a pass-through start and batches, then the defaults of `train`, or Adam with annealing."""
     initialise_weights(network, "pass-through", (images.y, images.x), generator=torch.Generator().manual_seed(seed))
-    adam = TorchOptimiser(partial(torch.optim.Adam, lr=rate), "cosine")
+    adam = BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
     phase = Phase(Conventional(), adam, batch_size) if back_propagation else Phase(batch_size=batch_size)
     batches = as_batches((images.y, images.x), batch_size=min(batch_size, len(images.y)), seed=seed)
-    return phase.method(phase.objective(network, SquaredError()), batches, lambda count: 1 - count / steps, seed)
+    return phase.begin(network, SquaredError(), batches, lambda count: 1 - count / steps, seed)
 
 
 def trained(
-    work: Work, name: str, images: Images, threshold: float, steps: int, every: int, make: Callable[[MLP], Method]
+    work: Work, name: str, images: Images, threshold: float, steps: int, every: int, make: Callable[[MLP], TrainStep]
 ) -> Part:
     """One training as a part of an item: the measured rows, and the outputs that the last parameters give.
 
@@ -140,7 +140,7 @@ def trained(
 
 
 @torch.no_grad()
-def _measure(network: MLP, images: Images, method: Method) -> Row:
+def _measure(network: MLP, images: Images, method: TrainStep) -> Row:
     """Mean squared error per pixel and mean PSNR, for some training images and all validation images."""
     row: Row = {}
     watched = (images.y[:WATCHED], images.x[:WATCHED])
@@ -148,7 +148,7 @@ def _measure(network: MLP, images: Images, method: Method) -> Row:
         output = network(y)
         row[f"{name} error"] = float((output - x).square().mean())
         row[f"{name} psnr"] = float(psnr(output, x).mean())
-    if isinstance(method, SolverMethod) and isinstance(method.problem, TrainingProblem):
+    if isinstance(method, LiftedStep) and isinstance(method.problem, TrainingProblem):
         problem = method.problem
         report = problem.objective.report(problem.y, problem.x, problem.states(method.state.point))
         row |= {"objective": report.total, "gaps": list(report.gaps)}

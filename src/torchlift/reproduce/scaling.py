@@ -19,7 +19,7 @@ from torchlift.records import Cell, Curves, Exhibit, Series, Table, Verdict
 from torchlift.reproduce.confidence import Interval, student
 from torchlift.reproduce.item import Findings, Item, Part, Work
 from torchlift.solvers import LinearisedBCD, ProximalAdam
-from torchlift.training import Phase, TorchOptimiser
+from torchlift.training import BackPropagation, Phase
 
 THRESHOLD, MU = 0.2, 0.1
 TAPE, SWEEP, FREE = "back-propagation", "backward sweep", "free lifted variables"
@@ -79,7 +79,7 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
     """Method ↦ one training step on the full batch."""
     found: dict[str, Callable[[], object]] = {}
     phases = {
-        TAPE: Phase(Conventional(), TorchOptimiser(torch.optim.Adam), samples, steps=1),
+        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), samples, steps=1),
         SWEEP: Phase(None, None, samples, steps=1),
         FREE: Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-4)), "full", steps=1),
     }
@@ -88,8 +88,7 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
         network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
         y, x = (torch.randn(samples, width, generator=generator) for _ in range(2))
         batches = as_batches((y, x), batch_size=samples, like=network.like)
-        objective = phase.objective(network, SquaredError())
-        found[name] = phase.method(objective, batches, lambda count: 1.0, seed).step
+        found[name] = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed).step
     return found
 
 

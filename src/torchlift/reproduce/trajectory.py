@@ -14,7 +14,7 @@ from torch import Tensor
 from torchlift.checkpoint import Checkpoints
 from torchlift.core.solution import StepFailure
 from torchlift.records import Series
-from torchlift.training.methods import Method
+from torchlift.training import TrainStep
 
 Row = dict[str, Any]
 """What was measured after a step: "step", "seconds" spent on steps so far, and whatever the item measures."""
@@ -43,7 +43,7 @@ class Trajectory:
 
 
 def follow(
-    method: Method, steps: int, every: int, measure: Callable[[], Row], folder: Path, between: float = CHECKPOINT
+    method: TrainStep, steps: int, every: int, measure: Callable[[], Row], folder: Path, between: float = CHECKPOINT
 ) -> Trajectory:
     """Step and measure, going on from the last checkpoint in `folder` where there is one.
 
@@ -60,7 +60,7 @@ def follow(
     seconds, failure = 0.0, ""
     if checkpoints.steps():
         found = checkpoints.load()
-        method.restore((dict(found.tensors), found.record["numbers"]))
+        method.load_state_dict((dict(found.tensors), found.record["numbers"]))
         rows, seconds = list(found.record["rows"]), float(found.record["seconds"])
     else:
         rows.append({"step": 0, "seconds": 0.0, **measure()})
@@ -74,10 +74,10 @@ def follow(
             break
         seconds += time.perf_counter() - begin
         if method.count % every == 0 or method.count == steps:
-            method.publish()
-            rows.append({"step": method.count, "seconds": seconds, **measure()})
+            with method.evaluating():
+                rows.append({"step": method.count, "seconds": seconds, **measure()})
         if time.monotonic() - saved >= between:
-            tensors, numbers = method.parts()
+            tensors, numbers = method.state_dict()
             checkpoints.save(method.count, tensors, {"numbers": numbers, "rows": rows, "seconds": seconds})
             saved = time.monotonic()
     method.publish()

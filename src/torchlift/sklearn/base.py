@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +18,8 @@ from torchlift.liftings import Lifting
 from torchlift.losses import Loss
 from torchlift.networks import MLP
 from torchlift.prox import ProximalActivation, as_activation
-from torchlift.solvers import Solver
-from torchlift.training import TorchOptimiser, train
+from torchlift.training import train
+from torchlift.training.methods import SolverLike
 
 #: Samples that go through the network at once.
 CHUNK = 4096
@@ -54,7 +54,7 @@ class LiftedEstimator(BaseEstimator):
         activation: str | ProximalActivation = "relu",
         *,
         lifting: Lifting | None = None,
-        solver: Solver[Any, Any] | TorchOptimiser | Callable[..., torch.optim.Optimizer] | None = None,
+        solver: SolverLike | None = None,
         batch_size: int | Literal["full"] | None = None,
         max_epochs: int | None = None,
         time_limit: float | None = None,

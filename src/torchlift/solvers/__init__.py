@@ -26,7 +26,6 @@ from torchlift.solvers.conjugate_gradient import LinearSolution, conjugate_gradi
 from torchlift.solvers.drive import solve
 from torchlift.solvers.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.gauss_newton import GaussNewton, NonlinearLeastSquares
-from torchlift.solvers.gram import GramState, GramStep, GramUpdate
 from torchlift.solvers.implicit_sgd import Anchored, ImplicitStochasticGradient, StochasticProblem
 from torchlift.solvers.least_squares import ridge_least_squares
 from torchlift.solvers.linearised_bcd import LinearisedBCD
@@ -69,9 +68,6 @@ __all__ = [
     "FromBound",
     "GaussNewton",
     "GradientDescent",
-    "GramState",
-    "GramStep",
-    "GramUpdate",
     "GroupNorm",
     "HeavyBall",
     "ImplicitStochasticGradient",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
     Reference: Boyd et al., Distributed Optimization and Statistical Learning via
     ADMM (2011), sections 3.1, 3.4.1 and 3.4.3.
     """
+
+    solves: ClassVar[str] = "saddle problems"
 
     penalty: float = 1.0
     relaxation: float = 1.6

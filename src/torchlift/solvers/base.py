@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torchlift.core.tensors import Point
 
@@ -54,6 +54,11 @@ class Solver(ABC, Generic[P, S]):
 
     Subclasses are frozen dataclasses. They never loop over steps: `solve` does.
     """
+
+    #: What it solves: "blocks" of variables, "batches" of samples, "saddle problems" or "sums of residuals".
+    solves: ClassVar[str] = "blocks"
+    #: Whether blocks are minimised exactly, for which layers that do not meet should be blocks of their own.
+    exact: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, problem: P, point: Point) -> None:

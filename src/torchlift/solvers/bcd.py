@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
@@ -38,6 +39,8 @@ class BlockCoordinateDescent(Solver[Problem, State]):
 
     Reference: Tseng, Journal of Optimization Theory and Applications 109 (2001).
     """
+
+    exact: ClassVar[bool] = True
 
     tolerance: float = 1e-8
     inner_steps: int = 500

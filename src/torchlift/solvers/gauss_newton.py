@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -74,6 +75,8 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
     Reference: Madsen, Nielsen & Tingleff, Methods for Non-Linear Least Squares
     Problems (2004), algorithm 3.16.
     """
+
+    solves: ClassVar[str] = "sums of residuals"
 
     damping: float = 1e-3
     dense_up_to: int = 512

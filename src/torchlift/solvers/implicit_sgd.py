@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
@@ -123,6 +123,8 @@ class ImplicitStochasticGradient(Solver[StochasticProblem, ImplicitState]):
 
     Reference: Toulis & Airoldi, Annals of Statistics 45 (2017).
     """
+
+    solves: ClassVar[str] = "batches"
 
     tau: float | Schedule = 1.0
     inner: Solver[Any, Any] = field(default_factory=BlockCoordinateDescent)

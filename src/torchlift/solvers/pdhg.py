@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +62,8 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
     158 (2013), theorem 3.1; Goldstein, Li & Yuan, Adaptive primal-dual splitting
     methods (2015), algorithm 1.
     """
+
+    solves: ClassVar[str] = "saddle problems"
 
     tau: float | None = None
     sigma: float | None = None

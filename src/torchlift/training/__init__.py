@@ -1,27 +1,37 @@
 """Training of networks: data in batches, phases, records and checkpoints."""
 
-from torchlift.training.gradients import lifted_gradients
+from torchlift.training.gradient_step import BackPropagation, ContrastiveDescent, SweepDescent
 from torchlift.training.history import History, read_history
-from torchlift.training.methods import TorchOptimiser
+from torchlift.training.lifted_step import LiftedDescent
 from torchlift.training.metrics import METRICS, Metric, evaluate
+from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 from torchlift.training.progress import Progress
-from torchlift.training.result import Training
+from torchlift.training.result import Training, TrainingInterrupted
+from torchlift.training.step import Needs, TrainMethod, TrainStep, Work
 from torchlift.training.train import train
 from torchlift.training.weights import LayerStart, initialise_weights
 
 __all__ = [
     "METRICS",
+    "BackPropagation",
+    "ContrastiveDescent",
     "History",
     "LayerStart",
+    "LiftedDescent",
     "Metric",
+    "Needs",
     "Phase",
     "Progress",
-    "TorchOptimiser",
+    "SweepDescent",
+    "TrainMethod",
+    "TrainOptions",
+    "TrainStep",
     "Training",
+    "TrainingInterrupted",
+    "Work",
     "evaluate",
     "initialise_weights",
-    "lifted_gradients",
     "read_history",
     "train",
 ]

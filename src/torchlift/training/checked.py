@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.core.checks import check_batch
 from torchlift.core.errors import TorchliftError
 from torchlift.data import Batch, Batches
 from torchlift.losses import Loss
 from torchlift.networks import Network
+from torchlift.training.modules import example_output
 
 
-def check_fit(where: str, network: Network, loss: Loss, batch: Batch) -> Batch:
-    """Inputs of the network's shape and targets of the loss, every value of them; `where` begins the message."""
+def check_fit(where: str, network: nn.Module, loss: Loss, batch: Batch) -> Batch:
+    """Inputs that the network takes and targets of the loss, every value of them; `where` begins the message."""
     try:
-        check_batch("y", batch.y, network.in_shape)
-        loss.check((len(batch.y), *network.out_shape), batch.x)
+        if isinstance(network, Network):
+            check_batch("inputs", batch.y, network.in_shape)
+            out_shape = network.out_shape
+        else:
+            out_shape = tuple(example_output("network", network, batch).shape[1:])
+        loss.check((len(batch.y), *out_shape), batch.x)
     except (TorchliftError, ValueError) as error:
         raise type(error)(f"{where}: {error}") from None
     return batch
@@ -32,13 +37,26 @@ class CheckedBatches(Batches):
         where: what error messages call the data.
     """
 
-    def __init__(self, batches: Batches, network: Network, loss: Loss, where: str) -> None:
+    def __init__(self, batches: Batches, network: nn.Module, loss: Loss, where: str) -> None:
         self.batches, self.network, self.loss, self.where = batches, network, loss, where
-        self.samples, self.batch_size, self.per_epoch = batches.samples, batches.batch_size, batches.per_epoch
+        self.batch_size = batches.batch_size
+
+    @property
+    def samples(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.batches.samples
+
+    @property
+    def per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.batches.per_epoch
+
+    @property
+    def sized(self) -> bool:
+        return self.batches.sized
 
     def batch(self, count: int) -> Batch:
-        epoch, position = divmod(count, self.per_epoch)
-        return self._checked(f"epoch {epoch} batch {position}", self.batches.batch(count))
+        batch = self.batches.batch(count)  # after which the length of a stream may be known
+        epoch, position = divmod(count, self.per_epoch) if self.sized else (0, count)
+        return self._checked(f"epoch {epoch} batch {position}", batch)
 
     def ordered(self, size: int | None = None) -> Iterator[Batch]:
         for number, batch in enumerate(self.batches.ordered(size)):
@@ -51,4 +69,6 @@ class CheckedBatches(Batches):
         return self.batches.example()
 
     def _checked(self, which: str, batch: Batch) -> Batch:
-        return check_fit(f"{self.where} {which}", self.network, self.loss, batch)
+        if isinstance(self.network, Network):
+            return check_fit(f"{self.where} {which}", self.network, self.loss, batch)
+        return batch  # of other modules the first batch was tried; they see the rest when it is their turn

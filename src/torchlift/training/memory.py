@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.data import Batches, TensorBatches
 from torchlift.data.drawn import DrawnBatches
 from torchlift.losses import Loss
-from torchlift.networks import Network
+from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.store import state_bytes
 from torchlift.operators.context import context_tensors
-from torchlift.solvers import ImplicitStochasticGradient
 from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
+from torchlift.training.modules import like
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.small_run import SmallRun
+from torchlift.training.small_run import SmallRun, state_shapes
 
 #: Samples per part of an evaluation.
 EVALUATED = 1000
@@ -77,7 +77,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    network: Network, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
+    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
 ) -> MemoryPlan:
     """The memory of a phase, from a few steps of its own solver on a copy of the network and some 30 samples.
 
@@ -93,7 +93,7 @@ def plan_memory(
 
 
 def check_memory(
-    network: Network,
+    network: nn.Module,
     phases: Sequence[tuple[Phase, Batches]],
     loss: Loss,
     *,
@@ -126,12 +126,12 @@ def check_memory(
     return tuple(found)
 
 
-def _surely_fits(network: Network, phase: Phase, batches: Batches) -> bool:
+def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
     """Whether a hundred copies of all that is held at once would take a tenth of the memory: no need to measure."""
-    like, form = network.like, network.operators()
-    size = 4 if like is None else like.element_size()
+    some = like(network)
+    size = 4 if some is None else some.element_size()
     samples = batches.samples if phase.full or phase.states == "warm" else batches.batch_size
-    widths = sum(map(math.prod, form.W.column_shapes)) + 2 * math.prod(network.out_shape)
+    widths = sum(map(math.prod, state_shapes(network, batches.example())))
     held = size * (sum(p.numel() for p in network.parameters()) + samples * widths)
     return 100 * held < 0.1 * available_memory(_device(network))
 
@@ -146,25 +146,25 @@ def format_bytes(size: float) -> str:
 
 
 def _plans(
-    network: Network, phase: Phase, batches: Batches, loss: Loss, validation: Batches | None
+    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, validation: Batches | None
 ) -> Callable[[int], MemoryPlan]:
     """Batch size ↦ plan."""
-    objective = phase.objective(network, loss)
-    solver = phase.resolved_solver(objective)
+    layout = Objective(network, phase.lifting, loss).layout if phase.method.needs.latents else None  # type: ignore[arg-type]
     dtype = batches.example().y.dtype
     store = 0
-    if phase.states == "warm" and isinstance(solver, ImplicitStochasticGradient):
+    if phase.states == "warm" and not phase.full and layout is not None:
         lasting_indices(batches, 0)
-        store = state_bytes(objective.layout, batches.samples, phase.state_dtype or dtype)
-    run = SmallRun(network, replace(phase, solver=solver), batches, loss)
+        store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
+    run = SmallRun(network, phase, batches, loss)
     parameters = _size(network.parameters())
     data = _data(batches) + (0 if validation is None else _data(validation))
 
     def plan(size: int) -> MemoryPlan:
         kept, peak = run.kept_bytes(size), run.peak_bytes(size)
         if validation is not None:
-            peak = max(peak, kept + run.forward_bytes(min(EVALUATED, validation.samples)))
-        lifted = 0 if objective.lifting.hard else min(state_bytes(objective.layout, size, dtype), peak)
+            part = min(EVALUATED, validation.samples) if validation.sized else EVALUATED
+            peak = max(peak, kept + run.forward_bytes(part))
+        lifted = 0 if layout is None else min(state_bytes(layout, size, dtype), peak)
         memory = max(kept - lifted, 0) if run.persists else kept
         return MemoryPlan(
             parameters=parameters,
@@ -180,7 +180,7 @@ def _plans(
 
 
 def _alternatives(
-    network: Network,
+    network: nn.Module,
     phase: Phase,
     batches: Batches,
     loss: Loss,
@@ -197,7 +197,8 @@ def _alternatives(
     whole = plans(size)
     if phase.states == "warm" and phase.folder is None:
         dtype = batches.example().y.dtype
-        store = state_bytes(phase.objective(network, loss).layout, batches.samples, phase.state_dtype or dtype)
+        layout = Objective(network, phase.lifting, loss).layout  # type: ignore[arg-type]
+        store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
         if phase.state_dtype is None:
             saved = store - store // dtype.itemsize * torch.bfloat16.itemsize
             yield "state_dtype=torch.bfloat16", whole.total - saved
@@ -237,5 +238,5 @@ def _size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _device(network: Network) -> torch.device | str:
-    return "cpu" if network.like is None else network.like.device
+def _device(network: nn.Module) -> torch.device | str:
+    return "cpu" if (some := like(network)) is None else some.device

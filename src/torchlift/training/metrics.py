@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.core.checks import check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.imaging import psnr, ssim
 from torchlift.losses import CrossEntropy, Loss
-from torchlift.networks import Network
 from torchlift.operators import Context
+from torchlift.training.modules import apply, in_mode
 
 Batch = tuple[Tensor, Tensor, Context]
 """Inputs y, targets x, and what the operators need to know about each sample."""
@@ -100,23 +100,24 @@ def as_metrics(
 
 @torch.no_grad()
 def evaluate(
-    network: Network, batches: Iterable[Batch], loss: Loss, metrics: Sequence[Metric] = ()
+    network: nn.Module, batches: Iterable[Batch], loss: Loss, metrics: Sequence[Metric] = ()
 ) -> dict[str, float]:
-    """The loss and the metrics of a network over all batches (y, x, context), each sample counting once.
+    """The loss and the metrics of a network over all batches (inputs, targets, context), each sample counting once.
 
-    Networks have no modes, so nothing is switched. Sums stay on the device
-    until the last batch.
+    In evaluation mode; afterwards every part of the network is in its own mode
+    again. Sums stay on the device until the last batch.
     """
     chosen = {"loss": loss_metric(loss)} | {metric.name: metric for metric in metrics}
     sums: dict[str, list[Tensor]] = {name: [] for name in chosen}
     samples = 0
-    for y, x, context in batches:
-        output = network(y, context)
-        loss.check(tuple(output.shape), x, values=False)
-        samples += output.shape[0]
-        for name, metric in chosen.items():
-            terms = metric.terms(output, x)
-            sums[name].append(terms.sum(0, dtype=torch.promote_types(terms.dtype, torch.float32)))
+    with in_mode(network, False):
+        for y, x, context in batches:
+            output = apply(network, y, context)
+            loss.check(tuple(output.shape), x, values=False)
+            samples += output.shape[0]
+            for name, metric in chosen.items():
+                terms = metric.terms(output, x)
+                sums[name].append(terms.sum(0, dtype=torch.promote_types(terms.dtype, torch.float32)))
     if not samples:
         invalid_value("evaluate batches", "at least one batch", "none")
     means = {name: torch.stack(parts).cpu().double().sum(0) / samples for name, parts in sums.items()}

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from torch import nn
 
 from torchlift.core.solution import Result, SolverError
-from torchlift.networks import Network
 from torchlift.training.history import History
 
+N = TypeVar("N", bound=nn.Module)
 
-@dataclass(frozen=True, eq=False)
-class Training:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Training(Generic[N]):
     """A trained network, and how it came about.
 
     Arguments:
@@ -29,7 +32,7 @@ class Training:
         folder: where checkpoints and history are; None if nothing was saved.
     """
 
-    network: Network
+    network: N
     history: History
     result: Result
     message: str
@@ -47,11 +50,28 @@ class Training:
     def failed(self) -> bool:
         return self.result.failed
 
-    def raise_if_failed(self) -> Training:
+    def raise_if_failed(self) -> Training[N]:
         """Itself, or a `SolverError` after a failure."""
         if self.failed:
             raise SolverError(self.result, self.message)
         return self
 
+    def __repr__(self) -> str:
+        return f"Training({type(self.network).__name__}: {self.message})"
+
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.message)}</p>{self.history._repr_html_()}"
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C during training, after everything was saved: a loop of trainings stops too.
+
+    The network holds the best parameters so far.
+
+    Arguments:
+        result: what `train` would have returned.
+    """
+
+    def __init__(self, result: Training[Any]) -> None:
+        super().__init__(result.message)
+        self.result = result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -12,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchlift.checkpoint import Checkpoint, Checkpoints, Stored, whole_piece
 from torchlift.checkpoint.folders import writing
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.losses import Loss
-from torchlift.networks import Network
 from torchlift.training.history import History
-from torchlift.training.methods import Method, load_parameters, parameters_of, spread
 from torchlift.training.metrics import Metric, evaluate
-from torchlift.training.phase import Phase
+from torchlift.training.modules import in_mode
+from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
 from torchlift.training.shared import SharedCheckpoints
+from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
 from torchlift.training.together import Company
 
@@ -62,7 +63,7 @@ class Settings:
 
 
 @dataclass
-class Place:
+class TrainState:
     """Where a run stands: what a checkpoint keeps beside tensors.
 
     Arguments:
@@ -103,8 +104,8 @@ class Run:
 
     def __init__(
         self,
-        network: Network,
-        phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], Method]]],
+        network: nn.Module,
+        phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], TrainStep]]],
         settings: Settings,
         history: History,
         checkpoints: Checkpoints | SharedCheckpoints | None,
@@ -118,24 +119,28 @@ class Run:
         self.network, self.phases, self.settings, self.history = network, phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
         self.clock = self.company.clock
-        self.place = Place()
+        self.place = TrainState()
         self.best: dict[str, Tensor] = {}
-        self._good = self._latest = parameters_of(network)  # to return after a failure; to follow them if all is well
+        self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
+        self.signal: int | None = None
+        """The signal that asked to stop."""
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of a run with the same configuration."""
         self.resumed = checkpoint
         with of_this_version(checkpoint.path):
-            self.place = Place(**checkpoint.record["place"])
+            self.place = TrainState(**checkpoint.record["place"])
             self.best = _named(checkpoint.tensors, "best.")
-            load_parameters(self.network, _named(checkpoint.tensors, "network."))
+            load_snapshot(self.network, _named(checkpoint.tensors, "network."))
+            if self.place.phase == len(self.phases):  # a finished run that may have been made longer
+                self.place.phase -= 1
 
     def run(self) -> tuple[Result, str]:
         """All phases that are left; returns why it ended."""
         result, detail = Result.MAX_STEPS, "after all steps"
-        with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()):
+        with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()), in_mode(self.network, True):
             torch.manual_seed(self.settings.seed)
             while self.place.phase < len(self.phases):
                 result, detail = self._phase(*self.phases[self.place.phase])
@@ -144,15 +149,16 @@ class Run:
                 self.place.phase, self.place.ended = self.place.phase + 1, None
                 self.place.phase_seconds, self.place.stale, self.place.previous = 0.0, 0, math.nan
         if self.best or result.failed:
-            load_parameters(self.network, self.best or self._good)
+            load_snapshot(self.network, self.best or self._good)
         return result, detail
 
     def _phase(
-        self, phase: Phase, batches: Batches, make: Callable[[Callable[[int], float]], Method]
+        self, phase: Phase, batches: Batches, make: Callable[[Callable[[int], float]], TrainStep]
     ) -> tuple[Result, str]:
         place = self.place
-        per_epoch = 1 if phase.full else batches.per_epoch
+        per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
         total = phase.total_steps(per_epoch)
+        per_epoch = LEAST_STEPS if per_epoch is None else per_epoch  # of a stream, whose length nobody knows
         begin, saved = self.clock() - place.phase_seconds, self.clock()
         earlier = place.seconds - place.phase_seconds
 
@@ -169,8 +175,7 @@ class Run:
         self._restore(method)
         if place.steps == 0:
             self._judge_start()
-        if method.count == total and place.ended is None:  # stopped after its last step
-            place.ended = Result.MAX_STEPS.code
+        place.ended = self._ended(phase, method.count, total)
         every = self.settings.evaluate_every or per_epoch
         first = place.steps - method.count
         self.progress.start(phase.title, total, phase.time_limit)
@@ -194,7 +199,6 @@ class Run:
             if verdict is not None or method.count % every == 0:
                 verdict = self._evaluate(phase, method, method.count / per_epoch) or verdict
             if verdict is None and stop_asked():
-                method.publish()
                 verdict = Result.INTERRUPTED
             if verdict is not None and verdict.failed:
                 return verdict, f"after step {place.steps}"  # the last checkpoint is a better one
@@ -204,8 +208,18 @@ class Run:
                 self._save(method)
                 saved = self.clock()
             if verdict in (Result.INTERRUPTED, Result.STOPPED):
+                method.publish()
                 return verdict, f"after step {place.steps}"
+        method.publish()
         return Result[place.ended.upper()], f"after step {place.steps}"
+
+    def _ended(self, phase: Phase, count: int, total: int | None) -> str | None:
+        """Why a resumed phase has ended; None where there is more to do, also because it was made longer."""
+        if total is not None and count >= total:  # perhaps stopped after its last step
+            return Result.MAX_STEPS.code
+        if phase.time_limit is not None and self.place.phase_seconds >= phase.time_limit:
+            return Result.TIME_LIMIT.code
+        return self.place.ended if self.place.ended == Result.CONVERGED.code else None
 
     def _count(self, loss: float) -> None:
         """A loss that was found on the way, for the next row."""
@@ -213,7 +227,7 @@ class Run:
             self.place.losses += loss
             self.place.counted += 1
 
-    def _restore(self, method: Method) -> None:
+    def _restore(self, method: TrainStep) -> None:
         """What the method remembers, where the checkpoint is one of this phase."""
         checkpoint, self.resumed = self.resumed, None
         if checkpoint is None:
@@ -221,9 +235,9 @@ class Run:
         numbers = checkpoint.record["numbers"]
         with of_this_version(checkpoint.path):
             if isinstance(checkpoint.tensors, Stored):
-                method.restore_pieces(checkpoint.tensors.under("method."), numbers)
+                method.load_pieces(checkpoint.tensors.under("method."), numbers)
             else:
-                method.restore((_named(checkpoint.tensors, "method."), numbers))
+                method.load_state_dict((_named(checkpoint.tensors, "method."), numbers))
             torch.set_rng_state(checkpoint.tensors["random"])
 
     def _judge_start(self) -> None:
@@ -236,10 +250,14 @@ class Run:
         settings, data = self.settings, validation.ordered(1000)
         return self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
 
-    def _evaluate(self, phase: Phase, method: Method, epoch: float) -> Result | None:
+    def _evaluate(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
+        with method.evaluating():
+            return self._judge(phase, method, epoch)
+
+    def _judge(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
+        """With the parameters to judge in the network."""
         place, settings = self.place, self.settings
-        method.publish()
         mean_loss, lifted = method.mean_loss(), method.objective_value()
         row = {
             "kind": "train", "phase": phase.title, "epoch": epoch, "step": place.steps, "seconds": place.seconds,
@@ -269,12 +287,12 @@ class Run:
         return Result.CONVERGED if self._settled(watched) else None
 
     def _still_finite(self, watched: float | None) -> bool:
-        """Whether the loss and all parameters are; then some are kept for bad times.
+        """True if the loss and all parameters are finite; keeps a copy as the fallback.
 
         Losses found on the way are those before each step: without validation data they vouch for the parameters of
         the evaluation before.
         """
-        now = parameters_of(self.network)
+        now = snapshot(self.network)
         if not (watched is None or math.isfinite(watched)) or not all(bool(p.isfinite().all()) for p in now.values()):
             return False
         self._good = self._latest if self.settings.validation is None else now
@@ -299,7 +317,7 @@ class Run:
         better = value > before if metric.larger_is_better else value < before
         if better or (math.isnan(before) and math.isfinite(value)):
             self.place.best = {"metric": metric.name, "value": value, "step": self.place.steps, "unit": metric.unit}
-            self.best = parameters_of(self.network)
+            self.best = snapshot(self.network)
             self.place.stale = 0
         else:
             self.place.stale += 1
@@ -314,13 +332,13 @@ class Run:
             return False
         return abs(before - watched) <= settings.tolerance * max(abs(before), abs(watched))
 
-    def _save(self, method: Method) -> None:
+    def _save(self, method: TrainStep) -> None:
         if self.checkpoints is None:
             return
         with self._writing():
             self.history.sync()
         common = {f"best.{name}": tensor for name, tensor in self.best.items()}
-        common |= {f"network.{name}": p.detach() for name, p in self.network.named_parameters()}
+        common |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
         record = {"place": vars(self.place), "configuration": dict(self.configuration)}
         random = torch.get_rng_state()
         if isinstance(self.checkpoints, SharedCheckpoints):
@@ -330,13 +348,18 @@ class Run:
             pieces += [*spread(common, mesh), whole_piece("random", random, mesh.first)]
             self.checkpoints.save(self.place.steps, pieces, {**record, "numbers": numbers})
         else:
-            tensors, numbers = method.parts()
+            tensors, numbers = method.state_dict()
             common |= {f"method.{name}": tensor for name, tensor in tensors.items()}
             self.checkpoints.save(self.place.steps, {**common, "random": random}, {**record, "numbers": numbers})
 
-    def _ask_to_stop(self) -> None:
-        self._stop_asked = True
+    def _ask_to_stop(self, number: int) -> None:
+        self._stop_asked, self.signal = True, number
         self.progress.message("Stopping after this step; Ctrl-C again stops at once.")
+
+    def pass_on_signal(self) -> None:
+        """End as whoever sent SIGTERM expects, now that everything is saved."""
+        if self.signal == signal.SIGTERM:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -344,19 +367,22 @@ def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _graceful(ask: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C asks to stop after the current step, a second one interrupts at once."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
+def _graceful(ask: Callable[[int], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks to stop after the current step, a second one acts at once."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    if None in before.values() or threading.current_thread() is not threading.main_thread():
         yield  # nobody else may set handlers, and one that is not Python's cannot be given back
         return
 
     def handler(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        ask()
+        signal.signal(number, before[signal.Signals(number)])
+        ask(number)
 
-    signal.signal(signal.SIGINT, handler)
+    for number in numbers:
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in numbers:
+            signal.signal(number, before[number])

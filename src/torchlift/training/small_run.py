@@ -12,16 +12,16 @@ from itertools import cycle, islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
 from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.losses import Loss
 from torchlift.networks import Network
-from torchlift.objective import Objective, TrainingProblem
 from torchlift.operators.context import map_context
-from torchlift.training.methods import SolverMethod
+from torchlift.training.modules import apply, in_mode
+from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 
 #: Steps at most: after six an average of `SweepDescent` has memory of its own.
@@ -47,10 +47,12 @@ class SmallRun:
         persists: whether lifted variables are among what is kept.
     """
 
-    def __init__(self, network: Network, phase: Phase, batches: Batches, loss: Loss) -> None:
+    def __init__(
+        self, network: nn.Module, phase: Phase, batches: Batches, loss: Loss, options: TrainOptions | None = None
+    ) -> None:
         twin = copy.deepcopy(network)
-        objective = phase.objective(twin, loss)
-        self.samples = _prime(objective, batches)
+        shapes = state_shapes(network, batches.example())
+        self.samples = _prime(network, shapes, batches)
         sample = _sample(batches, self.samples)
         data = TensorBatches(*sample, batch_size=None if phase.full else self.samples)
         if phase.states == "warm":  # what is kept of other batches does not grow with this one
@@ -58,17 +60,17 @@ class SmallRun:
         with _untouched_randomness(sample.y), _Ledger(self.samples) as ledger:
             method = None
             with suppress(StepFailure):  # a solver that fails needs no more memory than one that does not
-                method = phase.method(objective, data, _always, 0)
+                method = phase.method.init(phase.work(twin, loss, data, _always, 0, options))
                 while method.count < STEPS and ledger.operations < OPERATIONS:
                     method.step()
                 method.publish()
                 method.objective_value()
             self.steps, self.kept = ledger.take(), ledger.alive
-            with torch.no_grad():
-                twin(sample.y, sample.context)
+            with torch.no_grad(), in_mode(twin, False):
+                apply(twin, sample.y, sample.context)
             self.evaluation = [_minus(cost, self.kept) for cost in ledger.take()]
-        self.features = max(math.prod(shape) for shape in (network.in_shape, *objective.layout.shapes))
-        self.persists = isinstance(method, SolverMethod) and isinstance(method.problem, TrainingProblem)
+        self.features = max(math.prod(shape) for shape in (tuple(sample.y.shape[1:]), *shapes))
+        self.persists = bool(getattr(method, "persists", False))
 
     def kept_bytes(self, batch: int) -> int:
         """What stays between steps on batches of this size."""
@@ -152,11 +154,32 @@ def _minus(one: Cost, other: Cost) -> Cost:
     return one[0] - other[0], one[1] - other[1], one[2] - other[2]
 
 
-def _prime(objective: Objective, batches: Batches) -> int:
+@torch.no_grad()
+def state_shapes(network: nn.Module, example: Batch) -> list[tuple[int, ...]]:
+    """Shapes of what a forward pass makes of one sample: states of our networks, outputs of the parts of others."""
+    if isinstance(network, Network):
+        return [*network.operators().W.column_shapes, network.out_shape]
+    shapes: list[tuple[int, ...]] = []
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        shapes.extend(tuple(tensor.shape[1:]) for tensor in _tensors((output,)) if tensor.ndim)
+
+    leaves = [module for module in network.modules() if not list(module.children())]
+    handles = [module.register_forward_hook(hook) for module in leaves]
+    try:
+        with in_mode(network, False), _untouched_randomness(example.y):
+            apply(network, example.y, example.context)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes or [tuple(example.y.shape[1:])]
+
+
+def _prime(network: nn.Module, states: list[tuple[int, ...]], batches: Batches) -> int:
     """A prime that divides no size of the network and the data, nor one a little larger or smaller."""
     y, x, _ = batches.example()
-    shapes = [*objective.layout.shapes, y.shape[1:], x.shape[1:], (len(objective.layout.shapes),)]
-    shapes += [parameter.shape for parameter in objective.network.parameters()]
+    shapes = [*states, y.shape[1:], x.shape[1:], (len(states),)]
+    shapes += [parameter.shape for parameter in network.parameters()]
     sizes = {size + shift for shape in shapes for size in (*shape, math.prod(shape)) for shift in (-2, -1, 0, 1, 2)}
     return next((prime for prime in PRIMES if all(size == 0 or size % prime for size in sizes)), PRIMES[-1])
 

@@ -9,16 +9,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from torchlift.data import Batch
 from torchlift.distributed import Mesh, agreed_clock, check_agreement, on_first
-from torchlift.networks import Network
 from torchlift.operators.context import context_tensors
 
 T = TypeVar("T")
 
 
-def begin_alike(mesh: Mesh, network: Network, settings: Mapping[str, Any], example: Batch) -> None:
+def begin_alike(mesh: Mesh, network: nn.Module, settings: Mapping[str, Any], example: Batch) -> None:
     """Refuse other settings, versions or data than those of rank 0; take over its weights."""
     tensors = (example.y, example.x, *context_tensors(example.context))
     data = hashlib.sha256(b"".join(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -2,129 +2,112 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from torchlift.checkpoint import Checkpoint, Checkpoints
 from torchlift.checkpoint.folders import writing
-from torchlift.core.checks import check_number, check_size
+from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.solution import Result
-from torchlift.data import Batches, Data, TensorBatches, as_batches
+from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
 from torchlift.distributed import Mesh, as_mesh
 from torchlift.liftings import Lifting
 from torchlift.losses import CrossEntropy, Loss, SquaredError
-from torchlift.networks import Chain, Network, lift
 from torchlift.objective.partition import describe, partition
-from torchlift.solvers import Solver
-from torchlift.training.balance import SAMPLES, asleep
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
-from torchlift.training.methods import Budget, Method, TorchOptimiser
+from torchlift.training.methods import SolverLike
 from torchlift.training.metrics import Metric, as_metrics
+from torchlift.training.modules import example_output, like
+from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.progress import Progress
-from torchlift.training.result import Training
+from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
-from torchlift.training.run import Callback, Place, Run, Settings
+from torchlift.training.run import Callback, Run, Settings, TrainState
 from torchlift.training.shared import SharedCheckpoints
+from torchlift.training.start import start_weights
+from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
 from torchlift.training.together import Company, begin_alike
-from torchlift.training.weights import initialise_weights
 
 HISTORY = "history.jsonl"
 
 
 def train(
-    network: Network | nn.Sequential,
+    network: N,
     data: Data,
     *,
     validation: Data | None = None,
     loss: Loss | None = None,
     lifting: Lifting | None = None,
-    solver: Solver[Any, Any] | TorchOptimiser | Callable[..., torch.optim.Optimizer] | None = None,
+    solver: SolverLike | None = None,
     batch_size: int | Literal["full"] | None = None,
     epochs: int | None = None,
     steps: int | None = None,
     time_limit: float | None = None,
     weights: str | None = None,
-    states: str = "forward",
-    state_dtype: torch.dtype | None = None,
-    state_storage: str | Path = "memory",
-    phases: Sequence[Phase] | None = None,
-    memory_limit: float | None = None,
     seed: int = 0,
     metrics: Sequence[str | Metric | Callable] | str | None = None,
-    evaluate_every: int | None = None,
-    patience: int | None = None,
-    tolerance: float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    checkpoint_every: float = 60.0,
-    keep: int = 2,
-    tensorboard: bool = False,
     progress: bool = True,
     callback: Callback | None = None,
-    mesh: str | Mesh | None = None,
-) -> Training:
+    options: TrainOptions | None = None,
+) -> Training[N]:
     """Train a network by lifting, or by back-propagation in the same loop.
 
-    `train(network, (y, x))` is enough: batches of 100, backward sweeps with
-    steps that need no learning rate (`SweepDescent`, `RelativeStep`), at least
+    `train(network, (inputs, targets))` is enough: batches of 100, backward sweeps
+    with steps that need no learning rate (`sweeping`, `RelativeStep`), at least
     ten epochs and a thousand steps, the loss chosen by the targets. The network
     is changed in place and at the end holds the best parameters seen on the
     validation data, those of the start among them, or the last ones without such
     data.
 
     Arguments:
-        network: any network; an `nn.Sequential` is lifted first, and `result.network.to_sequential()` gives it back.
-        data: (y, x) or (y, x, context) tensors, a Dataset, a DataLoader, or a function of a generator that draws
-            (y, x) anew for every epoch.
-        validation: the same kinds; evaluated every `evaluate_every` steps.
+        network: any `nn.Module`; solvers of lifted variables need one in the unified form, from `torchlift.networks`
+            or `lift`.
+        data: (inputs, targets) or (inputs, targets, context) as tensors or arrays, a data set, a DataLoader, or a
+            function of a generator that draws them anew for every epoch.
+        validation: the same kinds; evaluated every epoch.
         loss: cross-entropy for integer targets, squared error for others.
         lifting: `Bregman(μ)`, … for lifted variables of their own; `Conventional()` for back-propagation. By default
             lifted variables follow the forward pass and one backward sweep moves them.
-        solver: a solver from `torchlift.solvers` or `torchlift.objective`; on batches one that needs the whole problem
-            becomes the inner solver of an implicit stochastic gradient. For `Conventional()` also an optimiser of
-            torch: its class, a partial, or a `TorchOptimiser`.
-        batch_size: samples per step, or "full" for all of them and lifted variables that persist.
+        solver: an optimiser of torch (its class or a partial) for sweeps or back-propagation; a solver from
+            `torchlift.solvers` for lifted variables, which on batches becomes the inner one of an implicit stochastic
+            gradient; or a `TrainMethod` of one's own.
+        batch_size: samples per step, or "full" for all of them, with lifted variables that persist where there are any.
         epochs, steps, time_limit: how long; the time limit in seconds ends training in any case, and steps anneal with
             whatever is used up first.
-        weights: a way of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
-            layers that hardly vary with the input are woken by "balanced".
-        states: where lifted variables start: "forward", "input", "random", or "warm" from the epoch before.
-        state_dtype: dtype in which "warm" ones are kept, such as torch.bfloat16; computations keep that of the network.
-        state_storage: where they are kept: "memory", or a folder for a memory-mapped file that may be larger than it.
-        phases: several stretches one after another; the settings above are their defaults.
-        memory_limit: bytes that everything may take; by default what the machine has left. See `plan_memory`.
+        weights: a method of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
+            dead layers are revived ("balanced", LSUV). "keep" leaves everything as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
-        evaluate_every: steps between evaluations; an epoch by default.
-        patience: stop after so many evaluations without improvement.
-        tolerance: stop when the loss changes by less than this share between evaluations.
         folder: keeps checkpoints and `history.jsonl` there.
-        resume: go on from the last checkpoint in the folder, if there is one; the result is the same as without
-            a break, bit for bit on one machine, unless a time limit steers the steps.
-        checkpoint_every: seconds between checkpoints; 0 for one after every step.
-        keep: number of checkpoints to keep.
-        tensorboard: write events into the folder as well.
+        resume: go on from the last checkpoint in the folder, if there is one; the result is the same as without a
+            break, bit for bit on one machine, unless a time limit steers the steps. With more epochs, steps or time
+            than before the run is made longer.
         progress: show a bar where there is a terminal.
         callback: called with each row of the history; returns True to stop.
-        mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
-            "data", layers along "layers" (chains, and solvers of lifted variables). The result is that of one process,
-            up to rounding, and is on every rank; rank 0 keeps the history, shows progress and calls `callback`. Every
-            process writes its part of a checkpoint: all must see the folder. A run goes on with any mesh, or alone.
+        options: all else, see `TrainOptions`: phases, patience, lifted variables, regularisers, checkpoints, meshes.
+
+    Raises:
+        TrainingInterrupted: a `KeyboardInterrupt` after Ctrl-C, once everything is saved; its `result` is what would
+            have been returned. SIGTERM saves as well, and then ends the process.
 
     Example:
         >>> import torchlift as tl
@@ -133,58 +116,61 @@ def train(
         >>> result.history[-1]["loss"] < 0.05
         True
     """
+    options = _options(options)
     check_size("train seed", seed, minimum=0)
-    company = Company(None if mesh is None else as_mesh(mesh), time.monotonic)
-    chosen = _network(network, data, seed)
-    default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, states)
-    default = replace(default, state_dtype=state_dtype, state_storage=state_storage)
-    stretches = _phases(phases, default)
-    batches = [_batches(data, phase, seed, chosen) for phase in stretches]
-    held_out = None if validation is None else _held_out(validation, chosen, seed)
+    _check_network(network)
+    _check_callback(callback)
+    company = Company(None if options.mesh is None else as_mesh(options.mesh), time.monotonic)
+    default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, options.states)
+    default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
+    stretches = _phases(options.phases, default)
+    batches = [_batches(data, phase, seed, network) for phase in stretches]
+    held_out = None if validation is None else _held_out(validation, network, seed)
     loss = _loss(loss, batches[0])
-    batches = [_checked("data", chosen, loss, each) for each in batches]
-    held_out = None if held_out is None else _checked("validation", chosen, loss, held_out)
-    for phase in stretches:
-        phase.check(chosen, loss, company.mesh)
-    measures = _metrics(chosen, metrics, loss, held_out or batches[0])
+    batches = [_checked("data", network, loss, each) for each in batches]
+    held_out = None if held_out is None else _checked("validation", network, loss, held_out)
+    for phase, each in zip(stretches, batches, strict=True):
+        phase.check(phase.work(network, loss, each, _endless, seed, options, company.mesh))
+    measures = _metrics(network, metrics, loss, held_out or batches[0])
     settings = Settings(
-        loss, measures, _monitor(metrics, measures), held_out,
-        None if evaluate_every is None else check_size("train evaluate_every", evaluate_every),
-        None if patience is None else check_size("train patience", patience),
-        None if tolerance is None else _not_negative("train tolerance", tolerance),
-        _not_negative("train checkpoint_every", checkpoint_every), seed, callback if company.writes else None,
+        loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
+        options.tolerance, options.checkpoint_every, seed, callback if company.writes else None,
     )  # fmt: skip
-    if patience is not None and held_out is None:
-        invalid_value("train patience", "validation data to watch", "none", "Give validation=(y, x), or a tolerance.")
-    for name, wanted in (("tensorboard", tensorboard), ("resume", resume)):
+    if options.patience is not None and held_out is None:
+        hint = "Give validation=(inputs, targets), or a tolerance."
+        invalid_value("train patience", "validation data to watch", "none", hint)
+    for name, wanted in (("tensorboard", options.tensorboard), ("resume", resume)):
         if wanted and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
-    check_memory(chosen, list(zip(stretches, batches, strict=True)), loss, validation=held_out, limit=memory_limit)
-    settled = configuration(chosen, stretches, batches, settings)
+    _warn_of_scale(batches[0], company)
+    planned = list(zip(stretches, batches, strict=True))
+    check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit)
+    settled = configuration(network, stretches, batches, settings, options)
     if company.mesh is not None:
         alike = {**settled, "folder": folder is not None, "resume": resume}
-        begin_alike(company.mesh, chosen, alike, batches[0].example())
-    place = None if folder is None else Path(folder)
-    checkpoints = None if place is None else _checkpoints(company, place, keep, resume)
+        begin_alike(company.mesh, network, alike, batches[0].example())
+    place = None if folder is None else Path(os.path.expanduser(folder))
+    checkpoints = None if place is None else _checkpoints(company, place, options.keep, resume)
     found = None
     if place is not None and checkpoints is not None and resume and company.any(company.writes and _saved(place)):
         found = checkpoints.load()
     kept = company.write(lambda: None if place is None else _history(place, found, settled))
     history = History() if kept is None else kept
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
+    begun = min(begun, len(stretches) - 1)
     work = [
-        (phase, each, partial(_method, chosen, phase, each, loss, seed, i == begun, company.mesh))
-        for i, (phase, each) in enumerate(zip(stretches, batches, strict=True))
+        (phase, each, partial(_begin, network, phase, each, loss, seed, options, i == begun, company.mesh))
+        for i, (phase, each) in enumerate(planned)
     ]
     rows = history.to_dicts() if found is not None else None
-    events = tensorboard and company.writes
+    events = options.tensorboard and company.writes
     writer = TensorBoardWriter(place / "tensorboard", rows) if events and place is not None else None
     with Progress(quiet=not (progress and company.writes)) as bar:
         for sentence in () if found is None else found.skipped:
             bar.message(sentence)
         if company.mesh is not None and company.mesh.layers > 1:
-            bar.message(describe(partition(chosen, company.mesh.layers)))
-        run = Run(chosen, work, settings, history, checkpoints, settled, bar, writer, company=company)
+            bar.message(describe(partition(network, company.mesh.layers)))  # type: ignore[arg-type]
+        run = Run(network, work, settings, history, checkpoints, settled, bar, writer, company=company)
         if found is not None:
             run.resume(found)
         try:
@@ -192,8 +178,60 @@ def train(
         finally:
             if writer is not None:
                 writer.close()
-    said = _message(result, detail, run, place, () if found is None else found.skipped)
-    return Training(chosen, history, result, said, run.place.best, run.place.steps, run.place.seconds, place)
+    text = _message(result, detail, run, place, () if found is None else found.skipped)
+    state = run.place
+    training = Training(network, history, result, text, state.best, state.steps, state.seconds, place)
+    if result is Result.INTERRUPTED:
+        run.pass_on_signal()
+        raise TrainingInterrupted(training)
+    return training
+
+
+def _options(options: object) -> TrainOptions:
+    if options is None:
+        return TrainOptions()
+    if not isinstance(options, TrainOptions):
+        invalid_type("train options", "TrainOptions(...)", options, "Try options=TrainOptions(patience=5).")
+    return options
+
+
+def _check_network(network: object) -> None:
+    if isinstance(network, type):
+        invalid_type("train network", "an nn.Module", network, f"Make an instance: {network.__name__}(...).")
+    if not isinstance(network, nn.Module):
+        invalid_type("train network", "an nn.Module", network)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        invalid_value("train network", "parameters to train", "none that require gradients")
+
+
+def _check_callback(callback: object) -> None:
+    """A function of one row; a wrong one would only fail at the first evaluation."""
+    if callback is None:
+        return
+    if not callable(callback):
+        invalid_type("train callback", "a function of one row of the history", callback)
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):  # some that are written in C tell nothing
+        return
+    try:
+        signature.bind({})
+    except TypeError as error:
+        hint = "It is called with one dictionary, such as {'step': 10, 'loss': 0.1, …}."
+        invalid_value("train callback", "a function of one row of the history", str(error), hint)
+
+
+def _warn_of_scale(batches: Batches, company: Company) -> None:
+    """One word about data on a scale that cannot work."""
+    if company.writes:
+        batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
+        sentence = scale_warning(batch, "train data")
+        if sentence is not None:
+            warnings.warn(sentence, stacklevel=3)
+
+
+def _endless(count: int) -> float:
+    return 1.0
 
 
 def _phases(phases: Sequence[Phase] | None, default: Phase) -> list[Phase]:
@@ -214,35 +252,27 @@ def _filled(phase: Phase, default: Phase) -> Phase:
     return replace(phase, **{name: value for name, value in vars(default).items() if name not in own})
 
 
-def _network(network: Any, data: Data, seed: int) -> Network:
-    """The network, or the lifted form of an nn.Sequential."""
-    chosen = network
-    if isinstance(network, nn.Sequential) and not isinstance(network, Network):
-        chosen = lift(network, tuple(as_batches(data, seed=seed).example().y.shape[1:]))
-    if not isinstance(chosen, Network):
-        invalid_type("train network", "a Network or an nn.Sequential", network)
-    if not any(parameter.requires_grad for parameter in chosen.parameters()):
-        invalid_value("train network", "parameters to train", "none that require gradients")
-    return chosen
-
-
-def _batches(data: Data, phase: Phase, seed: int, network: Network) -> Batches:
-    read = partial(as_batches, data, seed=seed, like=network.like, where="data")
+def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches:
+    read = partial(as_batches, data, seed=seed, like=like(network), where="data")
     size = phase.batch_size
     if isinstance(data, DataLoader):  # it has a batch size of its own
         batches = read()
         if phase.full:
-            return TensorBatches(*next(batches.ordered(batches.samples)), seed=seed, like=network.like)
+            return TensorBatches(*next(batches.ordered(batches.samples)), seed=seed, like=like(network))
         if size not in (None, batches.batch_size):
             hint = "Leave batch_size out, or give the data set instead of the loader."
             invalid_value("train batch_size", f"{batches.batch_size}, that of the DataLoader", size, hint)
         return batches
-    assert not isinstance(size, str) or phase.full  # "full" is the only word
-    return read(batch_size=None if isinstance(size, str) else size or default_batch_size(read().samples))
+    if size is None or isinstance(size, str):  # "full" is the only word
+        whole = read()
+        if phase.full or not whole.sized:
+            return whole
+        size = default_batch_size(whole.samples)
+    return read(batch_size=size)
 
 
-def _held_out(validation: Data, network: Network, seed: int) -> Batches:
-    return as_batches(validation, batch_size=1000, seed=seed, like=network.like, where="validation")
+def _held_out(validation: Data, network: nn.Module, seed: int) -> Batches:
+    return as_batches(validation, batch_size=1000, seed=seed, like=like(network), where="validation")
 
 
 def _loss(loss: Loss | None, batches: Batches) -> Loss:
@@ -253,7 +283,7 @@ def _loss(loss: Loss | None, batches: Batches) -> Loss:
     return loss
 
 
-def _checked(where: str, network: Network, loss: Loss, batches: Batches) -> Batches:
+def _checked(where: str, network: nn.Module, loss: Loss, batches: Batches) -> Batches:
     """Data that fit the network and the loss: all of it now, or each batch when it is drawn."""
     if isinstance(batches, TensorBatches):
         check_fit(f"train {where}", network, loss, batches.all)
@@ -262,10 +292,9 @@ def _checked(where: str, network: Network, loss: Loss, batches: Batches) -> Batc
     return CheckedBatches(batches, network, loss, f"train {where}")
 
 
-@torch.no_grad()
-def _metrics(network: Network, metrics: Any, loss: Loss, batches: Batches) -> tuple[Metric, ...]:
-    y, x, context = next(batches.ordered(8))
-    return as_metrics(metrics, loss, network(y, context), x)
+def _metrics(network: nn.Module, metrics: Any, loss: Loss, batches: Batches) -> tuple[Metric, ...]:
+    batch = next(batches.ordered(8))
+    return as_metrics(metrics, loss, example_output("train", network, batch), batch.x)
 
 
 def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
@@ -274,48 +303,21 @@ def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
     return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
 
 
-def _not_negative(where: str, value: object) -> float:
-    number = check_number(where, value)
-    return number if number >= 0 else invalid_value(where, "a number >= 0", value)
-
-
-def _method(
-    network: Network,
+def _begin(
+    network: nn.Module,
     phase: Phase,
     batches: Batches,
     loss: Loss,
     seed: int,
+    options: TrainOptions,
     resumed: bool,
     mesh: Mesh | None,
     budget: Budget,
-) -> Method:
-    """The weights as the phase wants them, and its solver at work."""
+) -> TrainStep:
+    """The weights as the phase wants them, and its method at work."""
     if not resumed:
         start_weights(network, phase, batches, loss, seed)
-    return phase.method(phase.objective(network, loss), batches, budget, seed, mesh)
-
-
-def start_weights(network: Network, phase: Phase, batches: Batches, loss: Loss, seed: int) -> None:
-    """Weights as the phase wants them; by default as they are, with sleeping layers woken."""
-    if phase.weights == "keep":
-        return
-    if phase.weights is None:
-        _wake(network, phase, batches)
-        return
-    assert isinstance(network, Chain)  # since `Phase.check`
-    y, x, _ = next(batches.ordered(batches.samples))
-    initialise_weights(network, phase.weights, (y, x), generator=torch.Generator().manual_seed(seed))
-
-
-def _wake(network: Network, phase: Phase, batches: Batches) -> None:
-    """Balance a chain with layers that hardly vary with the input; back-propagation starts where it is told to."""
-    hard = phase.lifting is not None and phase.lifting.hard
-    frozen = not all(parameter.requires_grad for parameter in network.parameters())
-    if hard or frozen or not isinstance(network, Chain) or batches.samples < 2:
-        return
-    y, _, context = next(batches.ordered(SAMPLES))
-    if asleep(network, y, context):
-        initialise_weights(network, "balanced", y)
+    return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
 def _checkpoints(company: Company, folder: Path, keep: int, resume: bool) -> Checkpoints | SharedCheckpoints:
@@ -342,7 +344,7 @@ def _history(folder: Path, found: Checkpoint | None, settled: Mapping[str, Any])
     """The rows up to the checkpoint, once it is known to be one of the same run."""
     if found is not None:
         check_fields(found.path, found.record, {"place": {}, "numbers": {}, "configuration": {}})
-        check_fields(found.path, found.record["place"], vars(Place()))
+        check_fields(found.path, found.record["place"], vars(TrainState()))
         check_same(found.record["configuration"], settled, folder)
     rows, path = 0 if found is None else int(found.record["place"]["rows"]), folder / HISTORY
     with writing(path):
@@ -360,6 +362,8 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped
     if best and math.isfinite(best["value"]):
         unit = f" {best['unit']}" if best["unit"] else ""
         said += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
+    elif (losses := [row["loss"] for row in run.history if row["loss"] is not None]) and math.isfinite(losses[-1]):
+        said += f" Last loss: {losses[-1]:.4g}."
     if result is Result.INTERRUPTED and folder is not None:
         said += f" To go on, call train with folder={str(folder)!r} and resume=True."
     return " ".join([said, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])

@@ -1,4 +1,4 @@
-"""How a network starts: six ways to set its weights."""
+"""How a network starts: six methods to set its weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from torchlift.training.pass_through import Range, pass_through
 
 Data: TypeAlias = Tensor | Sequence[Tensor]
 
-#: The ways, with the options that each of them has.
-WAYS: dict[str, tuple[str, ...]] = {
+#: The methods, with the options that each of them has.
+METHODS: dict[str, tuple[str, ...]] = {
     "default": (),
     "he": ("gain",),
     "orthogonal": ("gain",),
@@ -87,8 +87,8 @@ def initialise_weights(
     way = _check_way(how)
     options = {"gain": gain, "margin": margin, "loss": loss, "samples": samples, "ridge": ridge}
     for name, value in options.items():
-        if value is not None and name not in WAYS[way]:
-            able = [other for other in WAYS if name in WAYS[other]]
+        if value is not None and name not in METHODS[way]:
+            able = [other for other in METHODS if name in METHODS[other]]
             invalid_value(f"initialise_weights {name}", f"none for {way!r}", value, f"It is an option of {able}.")
     if way == "pass-through":
         shrink = 0.0 if margin is None else check_number("initialise_weights margin", margin)
@@ -137,10 +137,10 @@ def _check_network(network: object) -> None:
 def _check_way(how: object) -> str:
     if not isinstance(how, str):
         invalid_type("initialise_weights how", "a name such as 'layer-wise'", how)
-    if how not in WAYS:
-        near = difflib.get_close_matches(how.lower().replace("_", "-"), list(WAYS), n=1, cutoff=0.4)
+    if how not in METHODS:
+        near = difflib.get_close_matches(how.lower().replace("_", "-"), list(METHODS), n=1, cutoff=0.4)
         hint = f"Did you mean {near[0]!r}?" if near else ""
-        invalid_value("initialise_weights how", f"one of {', '.join(map(repr, WAYS))}", repr(how), hint)
+        invalid_value("initialise_weights how", f"one of {', '.join(map(repr, METHODS))}", repr(how), hint)
     return how
 
 

@@ -12,12 +12,13 @@ from torchlift.data import as_batches
 from torchlift.distributed import Mesh, Share, shares
 from torchlift.experiments.distributed.size import Size
 from torchlift.liftings import Bregman
-from torchlift.objective import Objective, SweepDescent, TrainingBatches, TrainingProblem
+from torchlift.losses import SquaredError
+from torchlift.objective import Objective, TrainingProblem
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.partition import partition
-from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.solvers import ProximalGradient, Solver
+from torchlift.training import SweepDescent, Work
 
 MU = 0.5
 #: So short that nothing ever diverges; how far a step goes does not change its time.
@@ -49,13 +50,11 @@ def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
     return Steps(problem, ProximalGradient(STEP), problem.start())
 
 
-def sweeps(size: Size, mesh: Mesh | None = None) -> Steps:
+def sweeps(size: Size, mesh: Mesh | None = None) -> Callable[[], object]:
     """The default of `train`: one backward sweep from the forward pass, and a relative step of the weights."""
     batches = as_batches(size.data(), batch_size=size.batch)
-    if mesh is not None:
-        batches = ShardedBatches(batches, mesh)
-    problem = TrainingBatches(Objective(size.network(), Bregman(MU)), batches)
-    return Steps(problem, SweepDescent(reuse=True), problem.start())
+    work = Work(size.network(), SquaredError(), batches, lambda count: 1.0, mesh=mesh)
+    return SweepDescent().init(work).step
 
 
 def back_propagation(size: Size) -> Callable[[], None]:

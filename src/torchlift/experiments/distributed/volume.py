@@ -45,10 +45,9 @@ def sweeps(size: Size, data: int) -> Volume:
     """Of `contestants.sweeps` with Q processes along "data".
 
     Each gives to sums all gradients, the mean input of every weight matrix, the
-    loss, and per hidden layer three numbers for the size of its nudge and two
-    for the next one's:
+    loss, and per hidden layer three numbers for the size of its perturbation:
 
-        reduced = Q·(Σ(N² + N) + (J + 1)N + 1 + 5J)·s
+        reduced = Q·(Σ(N² + N) + (J + 1)N + 1)·s + Q·3J·8
     """
-    numbers = size.parameters + size.maps * size.width + 1 + 5 * size.layers
-    return Volume(0, data * numbers * NUMBER)
+    numbers = size.parameters + size.maps * size.width + 1
+    return Volume(0, data * (numbers * NUMBER + 3 * size.layers * DOUBLE))

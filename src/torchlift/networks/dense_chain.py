@@ -1,0 +1,111 @@
+"""The forward pass of a chain of dense layers, without the block operators around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from torchlift.core.errors import TorchliftError
+from torchlift.prox import ProximalActivation, as_activation
+
+
+class DenseStack(NamedTuple):
+    """Consecutive layers whose weights are one parameter, or a single layer.
+
+    Arguments:
+        weight: (layers, out, in), or (out, in).
+        bias: (layers, out) or (out,), or None.
+        observers: are told (layer, its input) in every forward pass that is recorded for a way back.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    observers: Sequence[Callable[[int, Tensor], None]] = ()
+
+    @property
+    def layers(self) -> int:
+        return 1 if self.weight.ndim == 2 else len(self.weight)
+
+    def pairs(self) -> Sequence[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of each layer."""
+        if self.weight.ndim == 2:
+            return [(self.weight, self.bias)]
+        biases = [None] * len(self.weight) if self.bias is None else self.bias.unbind(0)
+        return list(zip(self.weight.unbind(0), biases, strict=True))
+
+    def observe(self, layer: int, u: Tensor) -> None:
+        if torch.is_grad_enabled():
+            for observer in self.observers:
+                observer(layer, u)
+
+
+def dense_chain(y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[ProximalActivation]) -> Tensor:
+    """W_J σ(… σ(W_0 y + b_0) …) + b_J; the layers of all stacks in turn, one more than there are activations."""
+    if has_torch_function_unary(y):
+        return handle_torch_function(dense_chain, (y,), y, stacks, activations)
+    u, after = y, iter(activations)
+    for stack in stacks:
+        for layer, (weight, bias) in enumerate(stack.pairs()):
+            stack.observe(layer, u)
+            v = linear(u, weight, bias)
+            activation = next(after, None)
+            u = v if activation is None else activation(v)
+    return u
+
+
+@dataclass(frozen=True, eq=False)
+class DenseForm:
+    """A plain `nn.Sequential` of `nn.Linear` and activations in turn, evaluated by `dense_chain`.
+
+    Arguments:
+        layers: the linear modules.
+        activations: between them.
+    """
+
+    layers: tuple[nn.Linear, ...]
+    activations: tuple[ProximalActivation, ...]
+
+    @staticmethod
+    def of(module: nn.Module) -> DenseForm | None:
+        """None for every other module."""
+        parts = list(module) if type(module) is nn.Sequential else []
+        linear, between = parts[::2], parts[1::2]
+        if len(parts) < 3 or len(parts) % 2 == 0 or any(type(part) is not nn.Linear for part in linear):
+            return None
+        try:
+            activations = [as_activation(part) for part in between]
+        except TorchliftError:
+            return None
+        form = DenseForm(tuple(linear), tuple(activations))
+        return form if form.plain and not any(_has_hooks(part) for part in (module, *between)) else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nobody listens to the layers but observers, which change nothing."""
+        return not any(_has_hooks(layer) for layer in self.layers)
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return dense_chain(y, [_stack(layer) for layer in self.layers], self.activations)
+
+
+def _stack(layer: nn.Linear) -> DenseStack:
+    observers = [partial(_tell, hook, layer) for hook in layer._forward_pre_hooks.values()]
+    return DenseStack(layer.weight, layer.bias, observers)
+
+
+def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor) -> None:
+    hook(layer, (u,))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Hooks that may change something; forward pre-hooks marked `observes` do not."""
+    if module._forward_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return True
+    return any(not getattr(hook, "observes", False) for hook in module._forward_pre_hooks.values())

@@ -1,0 +1,185 @@
+"""σ as a node of autograd whose way back is a finite difference, and the functions of torch that are such a σ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from torchlift.prox import Identity, ProximalActivation
+from torchlift.sweeps.perturbation import Activation, Mean, Perturbation, transformed
+
+
+class PerturbedActivation(torch.autograd.Function):
+    """σ(v) forwards; backwards R = [σ(v + s g) − σ(v − s g)] / (2s) instead of σ'(v) g.
+
+    Learned tensors θ of a proximal activation get ∂_θ Σ [Φ*(v + s g) − Φ*(v − s g)] / (2s).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        v: Tensor,
+        sigma: Activation,
+        perturbation: Perturbation,
+        mean: Mean | None,
+        own: ProximalActivation | None,
+        *learned: Tensor,
+    ) -> Tensor:
+        _save(ctx, v, sigma, perturbation, mean, own)
+        return _value(sigma, v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        return _respond(ctx, signals[0], host=True)
+
+
+class _FunctionalActivation(torch.autograd.Function):
+    """The same in the form that `torch.func` asks for, which costs more per call."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        v: Tensor,
+        sigma: Activation,
+        perturbation: Perturbation,
+        mean: Mean | None,
+        own: ProximalActivation | None,
+        *learned: Tensor,
+    ) -> Tensor:
+        return _value(sigma, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, *inputs[:5])
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        return _respond(ctx, signals[0], host=False)
+
+
+def perturb(
+    v: Tensor,
+    sigma: Activation,
+    perturbation: Perturbation,
+    mean: Mean | None,
+    own: ProximalActivation | None = None,
+    *learned: Tensor,
+) -> Tensor:
+    """σ(v), perturbed on the way back."""
+    function = _FunctionalActivation if transformed() else PerturbedActivation
+    return function.apply(v, sigma, perturbation, mean, own, *learned)
+
+
+def _value(sigma: Activation, v: Tensor) -> Tensor:
+    value = sigma.call(v)
+    return value.view_as(v) if value is v else value  # a Function does not return an input as it is
+
+
+def _save(ctx: Any, v: Tensor, sigma: Activation, perturbation: Perturbation, mean: Mean | None, own: Any) -> None:
+    ctx.sigma, ctx.perturbation, ctx.mean, ctx.own = sigma, perturbation, mean, own
+    # The empty tensor tells a checkpointed region that was run again outside of `sweeping` from one inside.
+    ctx.save_for_backward(v, v.new_empty(0))
+
+
+def _respond(ctx: Any, g: Tensor, host: bool) -> tuple[Tensor | None, ...]:
+    v, _ = ctx.saved_tensors  # which may repeat a checkpointed part of the forward pass
+    with plain_functions():
+        residual, size = ctx.perturbation.response(ctx.sigma, v, g, ctx.mean, host=host)
+        slopes = () if ctx.own is None else _slopes(ctx.own, v, g, size)
+    return residual, None, None, None, None, *slopes
+
+
+def plain_functions() -> AbstractContextManager[object]:
+    """No function mode sees what happens inside, which would cost more than the arithmetic of small layers."""
+    disable = getattr(torch._C, "DisableTorchFunction", None)
+    return nullcontext() if disable is None else disable()
+
+
+def perturbed(
+    activation: ProximalActivation, v: Tensor, perturbation: Perturbation, mean: Mean | None = None
+) -> Tensor:
+    """σ(v) of a proximal activation, perturbed on the way back."""
+    if isinstance(activation, Identity):
+        return activation(v)
+    learned = [value for value in vars(activation).values() if isinstance(value, Tensor)]
+    sigma = Activation(activation, activation.apply_, activation.dim is None and not learned)
+    if not any(value.requires_grad for value in learned):
+        return perturb(v, sigma, perturbation, mean)
+    trained = [value for value in learned if value.requires_grad]
+    return perturb(v, sigma, perturbation, mean, activation, *trained)
+
+
+def _slopes(activation: ProximalActivation, v: Tensor, g: Tensor, size: float | Tensor) -> list[Tensor]:
+    high, low = (activation.conjugate_slopes(v + sign * size * g) for sign in (1, -1))
+    return [(slope - low[name]) * (0.5 / size) for name, slope in high.items()]
+
+
+# -- functions of torch -----------------------------------------------------------------------------------------------
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _slope_at_most_one(negative_slope: float = 0.01, **_: Any) -> bool:
+    return 0 <= negative_slope <= 1
+
+
+def _alpha_at_most_one(alpha: float = 1.0, **_: Any) -> bool:
+    return 0 <= alpha <= 1
+
+
+def _keeps_dtype(*_: Any, dtype: torch.dtype | None = None, **__: Any) -> bool:
+    return dtype is None
+
+
+#: Elementwise functions that are proximal maps for the arguments that the condition accepts.
+_ELEMENTWISE: dict[Callable[..., Any], Callable[..., bool]] = {
+    **dict.fromkeys((torch.relu, F.relu, Tensor.relu), _always),
+    **dict.fromkeys((torch.tanh, F.tanh, Tensor.tanh), _always),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, Tensor.sigmoid, torch.special.expit), _always),
+    **dict.fromkeys((torch.atan, torch.arctan, Tensor.atan, Tensor.arctan), _always),
+    **dict.fromkeys((F.relu6, F.hardtanh, F.hardsigmoid, F.softplus, F.softsign, F.softshrink), _always),
+    **dict.fromkeys((F.logsigmoid, F.tanhshrink, F.celu, torch.celu), _always),
+    F.leaky_relu: _slope_at_most_one,
+    F.elu: _alpha_at_most_one,
+}
+#: Functions that treat the entries along an axis together.
+_GROUPWISE = dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _keeps_dtype)
+#: What overwrites its argument, and what it is the other form of.
+IN_PLACE: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.relu_: torch.relu,
+    Tensor.relu_: torch.relu,
+    torch.tanh_: torch.tanh,
+    Tensor.tanh_: torch.tanh,
+    torch.sigmoid_: torch.sigmoid,
+    Tensor.sigmoid_: torch.sigmoid,
+    F.leaky_relu_: F.leaky_relu,
+    F.elu_: F.elu,
+    F.hardtanh_: F.hardtanh,
+    F.celu_: F.celu,
+}
+#: Functions with a form that overwrites its argument, which saves memory on the way back.
+_OVERWRITING = {torch.relu: torch.relu_, F.relu: torch.relu_, torch.tanh: torch.tanh_, torch.sigmoid: torch.sigmoid_}
+
+
+def proximal_function(function: Callable[..., Any]) -> Callable[..., bool] | None:
+    """The condition on its arguments under which a function of torch is a proximal map; None where it never is."""
+    return _ELEMENTWISE.get(function) or _GROUPWISE.get(function)
+
+
+def as_called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Activation:
+    """σ as a function of v alone."""
+    if not args and not kwargs:
+        return Activation(function, _OVERWRITING.get(function, function), function not in _GROUPWISE)
+    elementwise = function not in _GROUPWISE
+    rest = dict(kwargs)
+    return Activation(lambda v: function(v, *args, **rest), lambda v: function(v, *args, **rest), elementwise)

@@ -1,0 +1,156 @@
+"""Affine layers in coordinates in which weights and bias do not meet.
+
+With ū the mean input of the batch and c = b + W ū, the layer is v = W(u − ū) + c.
+Its gradients are
+
+    ∇_W − ∇_b ūᵀ   and   ∇_c = ∇_b,
+
+and a step (ΔW, Δc) is ΔW and Δb = Δc − ΔW ū in the old coordinates. A shift of
+the inputs then changes nothing but the bias, and the gradient of W no longer
+holds the rank-one part that biased inputs add to it. Convolutions have one mean
+per channel, the same for every tap of the kernel.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.sweeps.activation import plain_functions
+from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
+
+
+@dataclass(eq=False)
+class Mean:
+    """ū of one affine layer, or of all layers of a stack.
+
+    Arguments:
+        weight, bias: its parameters; those of a stack have a leading axis of layers.
+        inputs: ū, (in,) for a matrix, (layers, in) for a stack, (in · taps,) for a kernel, (out, in/groups) for a
+            kernel of groups.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    inputs: Tensor
+
+    def centre_(self, weight: Tensor, bias: Tensor) -> None:
+        """weight −= bias ūᵀ: from ∇_W to the gradient in centred coordinates."""
+        if self.inputs.ndim == 1:
+            (weight if weight.ndim == 2 else weight.view(len(weight), -1)).addr_(bias, self.inputs, alpha=-1)
+        elif self._stacked:
+            weight.baddbmm_(bias[:, :, None], self.inputs[:, None, :], alpha=-1)
+        else:
+            weight.sub_((bias[:, None] * self.inputs).view(*self.inputs.shape, *[1] * (weight.ndim - 2)))
+
+    def pull(self, weight: Tensor, every: int = 1) -> Tensor:
+        """W ū, in the shape of the bias; of every so many-th row of W only."""
+        if self.inputs.ndim == 1:
+            return weight.flatten(1) @ self.inputs
+        if self._stacked:
+            return (weight @ self.inputs[:, :, None])[:, :, 0]
+        return (weight.flatten(2).sum(2) * self.inputs[::every]).sum(1)
+
+    @property
+    def _stacked(self) -> bool:
+        return self.bias.ndim == 2
+
+
+@dataclass(eq=False)
+class _Sum:
+    """What one owner of parameters has seen: by layer, the sum of mean inputs and their number."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+    groups: int
+    rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+
+    def add(self, layer: int, u: Tensor) -> None:
+        channels = u.ndim - 1 if self.weight.ndim < 3 or self.bias.ndim == 2 else u.ndim + 1 - self.weight.ndim
+        axes = 0 if u.ndim == 2 and channels else [axis for axis in range(u.ndim) if axis != channels]
+        mean = u.detach().mean(axes, dtype=None if u.dtype == self.weight.dtype else self.weight.dtype)
+        total, count = self.rows.get(layer, (None, 0))
+        self.rows[layer] = (mean if total is None else total + mean, count + 1)
+
+    def mean(self) -> Mean:
+        means = {layer: total if count == 1 else total / count for layer, (total, count) in self.rows.items()}
+        if self.bias.ndim == 2:
+            nothing = torch.zeros_like(next(iter(means.values())))  # of a layer that was not used
+            return Mean(self.weight, self.bias, torch.stack([means.get(i, nothing) for i in range(len(self.weight))]))
+        if self.weight.ndim == 2:
+            return Mean(self.weight, self.bias, means[0])
+        if self.groups == 1 and self.weight.is_contiguous():
+            taps = self.weight[0, 0].numel()
+            return Mean(self.weight, self.bias, means[0].repeat_interleave(taps))
+        rows = means[0].view(self.groups, -1).repeat_interleave(len(self.weight) // self.groups, 0)
+        return Mean(self.weight, self.bias, rows)
+
+
+class Centring:
+    """Listens to the affine layers of a module and knows the mean input of each since it was last asked.
+
+    By forward pre-hooks, which look at passes that are recorded for a way back
+    and go away with this object. Layers without a trained bias stay as they are.
+
+    Arguments:
+        module: any module; `nn.Linear`, convolutions and the dense stacks of chains are heard.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._sums: dict[int, _Sum] = {}
+        for owner in module.modules():
+            bias: Any = getattr(owner, "bias", None)
+            if getattr(owner, "dense", False) is True:  # a stack of a chain, which tells what it sees
+                self._listen_to_stack(owner, bias)
+            elif isinstance(owner, (*DENSE, *CONVOLUTIONS)) and _trained(owner.weight, bias):
+                known = _Sum(cast("nn.Parameter", owner.weight), bias, getattr(owner, "groups", 1))
+                handle = owner.register_forward_pre_hook(_hook(weakref.ref(self), known))
+                weakref.finalize(self, handle.remove)
+
+    def _listen_to_stack(self, owner: Any, bias: Any) -> None:
+        weight = owner.linear.get_parameter("weight")
+        if _trained(weight, bias):
+            observer = _observer(weakref.ref(self), _Sum(weight, bias, 1))
+            owner.observers.append(observer)
+            weakref.finalize(self, owner.observers.remove, observer)
+
+    @torch.no_grad()
+    def take(self) -> list[Mean]:
+        """The means since the last call, of the layers that were used and have gradients."""
+        sums, self._sums = self._sums, {}
+        means = [each.mean() for each in sums.values() if each.weight.grad is not None and each.bias.grad is not None]
+        for each in sums.values():
+            each.rows.clear()
+        return means
+
+    def heard(self, known: _Sum, layer: int, u: Tensor) -> None:
+        """An input of a layer."""
+        self._sums[id(known)] = known
+        with plain_functions():
+            known.add(layer, u)
+
+
+def _hook(own: weakref.ref[Any], known: _Sum) -> Callable[..., None]:
+    def hook(owner: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and torch.is_grad_enabled() and (centring := own()) is not None:
+            centring.heard(known, 0, args[0])
+
+    vars(hook)["observes"] = True  # changes nothing
+    return hook
+
+
+def _observer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor], None]:
+    def observer(layer: int, u: Tensor) -> None:
+        if (centring := own()) is not None:
+            centring.heard(known, layer, u)
+
+    return observer
+
+
+def _trained(weight: object, bias: object) -> bool:
+    return all(isinstance(tensor, nn.Parameter) and tensor.requires_grad for tensor in (weight, bias))

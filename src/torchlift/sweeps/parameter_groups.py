@@ -1,0 +1,81 @@
+"""What each parameter of a module is, told by the module that owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from torchlift.core.errors import invalid_type
+
+Group = dict[str, Any]
+
+#: Modules whose weight is a matrix that acts on vectors.
+DENSE = (nn.Linear,)
+#: Modules whose weight is a kernel (out, in, …).
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Bilinear)
+
+
+def parameter_groups(module: nn.Module) -> list[Group]:
+    """Groups for an optimiser: one per layer, its weight first and then its bias.
+
+    | key | meaning |
+    |---|---|
+    | `params` | the weight, and what is measured by the size of the weight, such as a bias |
+    | `kind` | "dense": the gradient is scaled as a whole; "entries": each entry alone, as Adam does; |
+    | | "logarithm": so too, in steps of a fixed size |
+    | `stacked` | whether the first axis counts layers |
+    | `layers` | how many layers of the network these are |
+    | `scale` | how far they move where others move by 1 |
+
+    A module of one's own says what its parameters are by a method
+    `parameter_groups()` that returns such groups; what they leave out is "entries",
+    not stacked, 0 layers and 1. Parameters that need no gradient are left out,
+    and one that several modules share belongs to the first.
+    """
+    if not isinstance(module, nn.Module):
+        invalid_type("parameter_groups module", "an nn.Module", module)
+    seen: set[int] = set()
+    return [kept for group in _groups(module) if (kept := _trained(group, seen))["params"]]
+
+
+def _trained(group: Group, seen: set[int]) -> Group:
+    params = [p for p in group["params"] if p.requires_grad and id(p) not in seen]
+    seen.update(map(id, params))
+    return {**group, "params": params}
+
+
+def _groups(module: nn.Module) -> Iterator[Group]:
+    declared: Callable[[], list[Group]] | None = getattr(module, "parameter_groups", None)
+    if callable(declared):
+        yield from declared()  # which speaks for what is below it too
+        return
+    own = list(module.parameters(recurse=False))
+    if isinstance(module, DENSE):
+        yield {"params": own, "kind": "dense", "layers": 1}
+    elif isinstance(module, (*CONVOLUTIONS, *_TRANSPOSED)):
+        yield {"params": own, "kind": "entries", "layers": 1}
+    elif isinstance(module, nn.MultiheadAttention):
+        yield from _attention(module)
+    elif len(own) == 2 and own[0].shape == own[1].shape:  # weight and bias of a normalisation
+        yield {"params": own, "kind": "entries"}
+    else:
+        yield from ({"params": [parameter], "kind": "entries"} for parameter in own)
+    for child in module.children():
+        yield from _groups(child)
+
+
+def _attention(module: nn.MultiheadAttention) -> Iterator[Group]:
+    """The projections of queries, keys and values are one dense layer, or three."""
+    bias = [] if module.in_proj_bias is None else [module.in_proj_bias]
+    joint = getattr(module, "in_proj_weight", None)
+    if joint is not None:
+        yield {"params": [joint, *bias], "kind": "dense", "layers": 1}
+    else:
+        for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
+            yield {"params": [getattr(module, name), *bias], "kind": "dense", "layers": 1}
+    for extra in (module.bias_k, module.bias_v):
+        if extra is not None:
+            yield {"params": [extra], "kind": "entries"}

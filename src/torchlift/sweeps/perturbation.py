@@ -1,0 +1,217 @@
+"""What a layer does when it is perturbed along the signal that comes back to it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import check_number, check_positive
+from torchlift.core.errors import invalid_value
+
+#: Features of each sample that statistics look at, and from how many on they leave some out.
+FEATURES, MANY = 64, 1024
+#: Entries of the largest layer that the memory for differences is kept for: 16 MiB in single precision.
+SCRATCH = 1 << 22
+#: Factors between the sizes that are tried together where a device must not wait for the host.
+RUNG = 4.0
+
+Mean: TypeAlias = Callable[[Tensor], Tensor]
+"""From means over the samples of this process to means over those of all processes."""
+
+
+class Activation(NamedTuple):
+    """σ as it was called.
+
+    Arguments:
+        call: v ↦ σ(v).
+        call_: the same, which may overwrite v.
+        elementwise: whether any entries of v can be evaluated without the others.
+    """
+
+    call: Callable[[Tensor], Tensor]
+    call_: Callable[[Tensor], Tensor]
+    elementwise: bool
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """How far each layer is moved to either side of its pre-activations v.
+
+        R = [σ(v + s g) − σ(v − s g)] / (2s),   s = m γ max(rms v, floor) / rms g
+
+    with g the signal that arrives at the layer. m = 1 where the layer responds: at
+    least `share` of the signal's energy passes, ‖R‖² ≥ share ‖g‖², or of the
+    entries that receive a signal. Otherwise m is the first of 2, 4, 8, …, `limit`
+    for which so many entries respond, so that σ is probed further where it is
+    flat. s depends on v and g alone: nothing is remembered between steps.
+
+    Arguments:
+        gamma: γ > 0.
+        floor: least size of v, for layers that hardly vary yet.
+        share: least share that responds, in [0, 1].
+        limit: largest m, for layers that cannot be revived.
+        fixed: s itself, for all layers.
+    """
+
+    gamma: float = 0.1
+    floor: float = 0.03
+    share: float = 0.1
+    limit: float = 1e6
+    fixed: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("Perturbation gamma", self.gamma)
+        check_positive("Perturbation floor", self.floor)
+        if not 0 <= check_number("Perturbation share", self.share) <= 1:
+            invalid_value("Perturbation share", "a number in [0, 1]", self.share)
+        if check_number("Perturbation limit", self.limit) < 1:
+            invalid_value("Perturbation limit", "a number >= 1", self.limit)
+        if self.fixed is not None:
+            check_positive("Perturbation fixed", self.fixed)
+
+    def response(
+        self, sigma: Activation, v: Tensor, g: Tensor, mean: Mean | None = None, *, host: bool = True
+    ) -> tuple[Tensor, float | Tensor]:
+        """R, and s; v and g are left alone.
+
+        Arguments:
+            sigma: the activation.
+            v, g: pre-activations and signal of this process's samples.
+            mean: makes statistics those of all processes; None for one process.
+            host: whether numbers may be read, which transforms of torch.func do not allow.
+        """
+        host = host and v.device.type == "cpu" and not torch.compiler.is_compiling()
+        if self.fixed is not None:
+            size = self.fixed if host else torch.full((), self.fixed, dtype=_compute_dtype(v), device=v.device)
+            return _difference(sigma, v, g, size), self.fixed
+        if not host:
+            size = self._size_on_device(sigma, v, g, mean)
+            return _difference(sigma, v, g, size), size
+        square_v, square_g = _squares(v, g, mean)
+        tiny = torch.finfo(v.dtype).tiny
+        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g, tiny) ** 0.5
+        residual = _difference(sigma, v, g, number)
+        if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
+            number *= self._multiplier(sigma, v, g, number, mean)
+            residual = _difference(sigma, v, g, number)
+        return residual, number
+
+    # -- where the host may look at numbers ---------------------------------------------------------------------------
+
+    def _passes(self, residual: Tensor, square_g: float, mean: Mean | None) -> bool:
+        """Whether enough of the signal's energy passes."""
+        if self.share == 0:
+            return True
+        square = _square(_some(residual))
+        if mean is not None:
+            square = float(mean(torch.full((), square, dtype=torch.float64)))
+        return square >= self.share * square_g
+
+    def _responds(self, residual: Tensor, g: Tensor, elementwise: bool, mean: Mean | None) -> bool:
+        """Whether enough of the entries that receive a signal pass some of it on."""
+        rows = [_few(residual), _few(g)] if elementwise else [residual, g]
+        counts = torch.stack([(part != 0).to(torch.float32).mean() for part in rows])
+        passed, received = (counts if mean is None else mean(counts)).tolist()
+        return passed >= self.share * received
+
+    def _multiplier(self, sigma: Activation, v: Tensor, g: Tensor, size: float, mean: Mean | None) -> float:
+        """m; 1 where no multiple makes the layer respond."""
+        v, g = (_few(v), _few(g)) if sigma.elementwise else (v, g)
+        multiplier = 2.0
+        while multiplier <= self.limit:
+            if self._responds(_difference(sigma, v, g, multiplier * size), g, False, mean):
+                return multiplier
+            multiplier *= 2
+        return 1.0
+
+    # -- where it may not: other devices, compiled and vectorised code ------------------------------------------------
+
+    def _size_on_device(self, sigma: Activation, v: Tensor, g: Tensor, mean: Mean | None) -> Tensor:
+        norms = torch.stack([torch.linalg.vector_norm(part, dtype=_compute_dtype(v)) for part in (v, g)])
+        squares = norms.square() / max(v.numel(), 1)
+        squares = squares if mean is None else mean(squares)
+        tiny = torch.finfo(v.dtype).tiny ** 0.5
+        size = self.gamma * squares[0].sqrt().clamp(min=self.floor) / squares[1].sqrt().clamp(min=tiny)
+        if self.share == 0 or v.ndim == 0:
+            return size
+        # All sizes at once on a few samples, along the batch axis, where every kind of activation treats them alike.
+        v, g = (t[:: max(1, len(t) // 4)].to(_compute_dtype(t)) for t in (v, g))
+        rungs = RUNG ** torch.arange(11, dtype=v.dtype, device=v.device).clamp(max=math.log(self.limit, RUNG))
+        steps = (rungs * size).repeat_interleave(len(v)).view(-1, *[1] * (v.ndim - 1)) * _repeated(g, len(rungs))
+        change = sigma.call(_repeated(v, len(rungs)) + steps) != sigma.call(_repeated(v, len(rungs)) - steps)
+        passed = change.to(v.dtype).view(len(rungs), -1).mean(1)
+        enough = passed >= self.share * (g != 0).to(v.dtype).mean()
+        first = enough.to(torch.int64).argmax()  # 0 where none is enough
+        return (size * rungs.index_select(0, first.reshape(1)).squeeze(0)).to(v.dtype)
+
+
+def _difference(sigma: Activation, v: Tensor, g: Tensor, size: float | Tensor) -> Tensor:
+    """R, in the dtype of g; at least in single precision inside, since differences cancel."""
+    dtype, compute = g.dtype, _compute_dtype(v)
+    if v.dtype != compute or dtype != compute:
+        v, g = v.to(compute), g.to(compute)
+    if isinstance(size, Tensor):
+        moved = g * size
+        return ((sigma.call(v + moved) - sigma.call(v - moved)) * (0.5 / size)).to(dtype)
+    below = torch.sub(v, g, alpha=size, out=_scratch(v))
+    change = sigma.call_(torch.add(v, g, alpha=size)).sub_(sigma.call_(below)).mul_(0.5 / size)
+    return change if dtype == compute else change.to(dtype)
+
+
+def _scratch(like: Tensor) -> Tensor:
+    """Memory that all layers use in turn: new memory would cost more than the arithmetic. Never handed out."""
+    held = getattr(_memory, "tensor", None)
+    if held is None or held.dtype != like.dtype or held.numel() < like.numel():
+        if like.numel() > SCRATCH:
+            return torch.empty_like(like)
+        _memory.tensor = held = torch.empty(like.numel(), dtype=like.dtype)
+    return held[: like.numel()].view(like.shape)
+
+
+_memory = threading.local()
+
+
+def _squares(v: Tensor, g: Tensor, mean: Mean | None) -> tuple[float, float]:
+    """Mean squares of v and g."""
+    squares = _square(_some(v)), _square(_some(g))
+    if mean is None:
+        return squares
+    first, second = mean(torch.tensor(squares, dtype=torch.float64)).tolist()
+    return first, second
+
+
+def _square(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor)) ** 2 / max(tensor.numel(), 1)
+
+
+def _some(tensor: Tensor) -> Tensor:
+    """All of a tensor, or of samples with many features some: the same ones whichever process has the sample."""
+    if tensor.ndim < 2 or not tensor.is_contiguous() or tensor.numel() < MANY * len(tensor):
+        return tensor
+    return _few(tensor)
+
+
+def _few(tensor: Tensor) -> Tensor:
+    """About 64 features of every sample, evenly spaced."""
+    rows = tensor.reshape(len(tensor), -1) if tensor.ndim > 1 else tensor.reshape(1, -1)
+    return rows[:, :: max(1, rows.shape[1] // FEATURES)]
+
+
+def _repeated(tensor: Tensor, count: int) -> Tensor:
+    return tensor.repeat(count, *[1] * (tensor.ndim - 1))
+
+
+def _compute_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is under way; no public function tells."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is not None and active()

@@ -1,0 +1,339 @@
+"""Gradients by a sweep or by back-propagation, and any optimiser of torch for the step: for every module."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.solution import Result, StepFailure
+from torchlift.data import Batch
+from torchlift.distributed import Share
+from torchlift.networks.dense_chain import DenseForm
+from torchlift.objective import Objective
+from torchlift.objective.contrast import contrast
+from torchlift.objective.layer_part import LayerPart
+from torchlift.objective.sharded_batches import ShardedBatches
+from torchlift.solvers.state import Number
+from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
+from torchlift.sweeps.centring import Mean
+from torchlift.training.modules import apply
+from torchlift.training.step import Needs, Parts, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
+
+Anneal = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class GradientMethod(TrainMethod):
+    """A gradient of the loss on batch after batch, and a step of an optimiser.
+
+    Arguments:
+        optimiser: makes it: `RelativeStep` from the module, which needs no learning rate, or an optimiser of torch from
+            the parameters: a class, or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9).
+        anneal: how the learning rates fall to 0 over the budget; None for what suits the optimiser: "cosine" for
+            `RelativeStep`, "constant" for others.
+        centring: eliminate the biases of affine layers, as `RelativeStep` does by itself.
+    """
+
+    #: Whether modules that are a chain of dense layers may be evaluated as one.
+    closed_forms: ClassVar[bool] = False
+
+    optimiser: Callable[..., torch.optim.Optimizer] = RelativeStep
+    anneal: Anneal | None = None
+    centring: bool = False
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if isinstance(self.optimiser, torch.optim.Optimizer):
+            hint = f"Try {name}(torch.optim.{type(self.optimiser).__name__})."
+            invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
+        if not callable(self.optimiser):
+            hint = f"Try {name}(torch.optim.Adam)."
+            invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
+        if self.anneal not in ("cosine", "linear", "constant", None):
+            invalid_value(f"{name} anneal", "'cosine', 'linear', 'constant' or None", repr(self.anneal))
+        if not isinstance(self.centring, bool):
+            invalid_type(f"{name} centring", "True or False", self.centring)
+
+    @property
+    def title(self) -> str:
+        return f"{type(self).__name__}, {factory_name(self.optimiser)}"
+
+    def init(self, work: Work) -> GradientStep:
+        return GradientStep(self, work)
+
+    @abstractmethod
+    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+        """The context in which the loss is evaluated and differentiated."""
+
+    def differentiate(
+        self, work: Work, batch: Batch, share: Share | None, form: DenseForm | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Add the gradient of the mean loss to `.grad`; returns the mean loss and the outputs.
+
+        Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
+        network have the size that they have on one process.
+        """
+        y, x, context = batch
+        with self.gradients(work, share):
+            output = apply(work.network, y, context) if form is None else form(y)
+            work.loss.check(tuple(output.shape), x, values=False)
+            loss = work.loss.mean(output, x)
+            loss = loss if share is None else loss * share.scale
+            loss.backward()
+        return loss.detach(), output.detach()
+
+
+@dataclass(frozen=True)
+class SweepDescent(GradientMethod):
+    """Backward sweeps instead of back-propagation: the default of `train`.
+
+    A sweep costs the matrix products of back-propagation and tends to its
+    gradient as the perturbations vanish; at finite size it also moves units whose
+    activation is flat. See `torchlift.sweeps.sweeping`.
+
+    Arguments:
+        perturbation: how far layers are moved; `Perturbation()` by default.
+    """
+
+    closed_forms: ClassVar[bool] = True
+
+    perturbation: Perturbation | None = None
+
+    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+        return sweeping(self.perturbation, mean=None if share is None else share.mean)
+
+
+@dataclass(frozen=True)
+class BackPropagation(GradientMethod):
+    """Conventional training in the same loop, with the same steps."""
+
+    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class ContrastiveDescent(GradientMethod):
+    """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
+
+    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False)
+
+    def init(self, work: Work) -> GradientStep:
+        return GradientStep(self, work, _ContrastiveGradient(work))
+
+    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class _ContrastiveGradient:
+    """The gradient of the contrastive scheme, by layers where a mesh divides those."""
+
+    def __init__(self, work: Work) -> None:
+        self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
+        mesh = work.mesh
+        self.part = LayerPart(self.objective, mesh) if mesh is not None and mesh.layers > 1 else None
+
+    def __call__(self, batch: Batch, share: Share | None) -> tuple[Tensor, Tensor]:
+        if self.part is not None:
+            self.part.load()
+        loss, output, gradients = contrast(self.objective, *batch, share, self.part)
+        network, names = self.objective.network, list(gradients)
+        if self.part is not None:  # every process makes the whole step
+            names = [name for name, p in network.named_parameters() if p.requires_grad]
+            gradients = dict(zip(names, self.part.gather([gradients[name] for name in self.part.names]), strict=True))
+        for name in names:
+            network.get_parameter(name).grad = gradients[name]
+        return loss, output
+
+
+class GradientStep(TrainStep):
+    """A gradient method at work, in place.
+
+    Arguments:
+        method: its settings.
+        work: what it is put to work on.
+        differentiate: (batch, share) ↦ loss and outputs, with gradients of all samples; None for those of the method.
+    """
+
+    def __init__(
+        self,
+        method: GradientMethod,
+        work: Work,
+        differentiate: Callable[[Batch, Share | None], tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        self.method, self.work, self._differentiate = method, work, differentiate
+        self.batches = work.batches if work.mesh is None else ShardedBatches(work.batches, work.mesh)
+        self.optimiser = _make(method.optimiser, work.network)
+        self._centring = Centring(work.network) if method.centring else None
+        # Dense layers in turn have a closed form, which saves most of the calls into torch.
+        self._form = DenseForm.of(work.network) if method.closed_forms else None
+        self._share: Share | None = None
+        if isinstance(self.optimiser, RelativeStep) and work.mesh is not None:
+            self.optimiser.mean_inputs = self._mean_inputs
+        self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
+        self._anneal: Anneal = method.anneal or usual
+        self._count, self._averaged = 0, False
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def learning_rate(self) -> float | None:
+        relative = getattr(self.optimiser, "relative_size", None)
+        return float(self.optimiser.param_groups[0]["lr"]) if relative is None else relative
+
+    def step(self) -> float:
+        self._hold_average(False)
+        batch = self.batches.batch(self.count)
+        share = self._share = self.batches.part(self.count)[1] if isinstance(self.batches, ShardedBatches) else None
+        factor = _factor(self._anneal, self.work.budget(self.count))
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        values: list[float] = []  # some optimisers ask more than once
+        lags: list[tuple[Mean, Tensor]] = []
+
+        def closure() -> Tensor:
+            self.optimiser.zero_grad(set_to_none=True)
+            loss, output = self._gradient(batch, share)
+            if self._centring is not None and not values:  # later calls come from within a step
+                lags.extend(self._centred(self._centring))
+            values.append(float(loss))
+            if not math.isfinite(values[0]):  # a line search may well try points where it is not
+                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(share, output)}")
+            return loss
+
+        self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        with torch.no_grad():
+            for mean, before in lags:
+                mean.bias.sub_(mean.pull(mean.weight) - before)
+        self._count += 1
+        return values[0]
+
+    def _gradient(self, batch: Batch, share: Share | None) -> tuple[Tensor, Tensor]:
+        """The loss and the outputs; `.grad` is that of all samples."""
+        with torch.enable_grad():
+            if self._differentiate is not None:
+                return self._differentiate(batch, share)
+            form = self._form if self._form is not None and self._form.plain else None
+            loss, output = self.method.differentiate(self.work, batch, share, form)
+        if share is not None:
+            gradients = [p.grad for p in self.work.network.parameters() if p.grad is not None]
+            share.mesh.sum_all_((loss, *gradients), "data", float(share.count > 0))
+        return loss, output
+
+    def _centred(self, centring: Centring) -> list[tuple[Mean, Tensor]]:
+        """Centre the gradients; returns W ū of every layer, which the optimiser's step changes."""
+        means = centring.take()
+        self._mean_inputs(means)
+        for mean in means:
+            assert mean.weight.grad is not None and mean.bias.grad is not None  # since `take`
+            mean.centre_(mean.weight.grad, mean.bias.grad)
+        return [(mean, mean.pull(mean.weight.detach())) for mean in means]
+
+    def _mean_inputs(self, means: list[Mean]) -> None:
+        """From mean inputs of this process's samples to those of all."""
+        if self._share is not None and means:
+            self._share.mean_(*(mean.inputs for mean in means))
+
+    # -- the parameters to judge --------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        self._hold_average(True)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        self._hold_average(True)
+        try:
+            yield
+        finally:
+            self._hold_average(False)
+
+    def _hold_average(self, wanted: bool) -> None:
+        """Whether the network holds the average of the parameters, or those that the next step starts from."""
+        if wanted != self._averaged and isinstance(self.optimiser, RelativeStep):
+            self.optimiser.swap_average()
+            self._averaged = wanted
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> Parts:
+        self._hold_average(False)
+        tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
+        numbers: dict[str, Number] = {"count": self.count}
+        for index, memory in self.optimiser.state_dict()["state"].items():
+            for key, value in memory.items():
+                self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
+        return tensors, numbers
+
+    def load_state_dict(self, parts: Parts) -> None:
+        tensors, numbers = parts
+        own = {path.removeprefix("network."): t for path, t in tensors.items() if path.startswith("network.")}
+        load_snapshot(self.work.network, own)
+        memory: dict[int | str, dict[str, Any]] = {}
+        for path, value in (*tensors.items(), *numbers.items()):
+            if path.startswith("optimiser."):
+                _, index, key, *position = path.split(".")
+                entries = memory.setdefault(int(index) if index.isdigit() else index, {})
+                if position:
+                    entries.setdefault(key, {})[position[0]] = value
+                else:
+                    entries[key] = value
+        state = {index: {key: _listed(value) for key, value in entries.items()} for index, entries in memory.items()}
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        self._count, self._averaged = int(numbers["count"] or 0), False
+
+    def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
+        if isinstance(value, list):  # L-BFGS has some
+            numbers[f"{path}.length"] = len(value)
+            for position, entry in enumerate(value):
+                self._keep(f"{path}.{position}", entry, tensors, numbers)
+        elif isinstance(value, Tensor):
+            tensors[path] = value
+        elif value is None or isinstance(value, bool | int | float):
+            numbers[path] = value
+        else:
+            name, hint = type(self.optimiser).__name__, "Train without a folder, or choose another optimiser."
+            got = f"a {type(value).__name__} in {path!r}"
+            invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
+
+
+def factory_name(factory: Any) -> str:
+    made = getattr(factory, "func", factory)  # of a functools.partial
+    return made.__name__ if isinstance(made, type) else getattr(made, "__name__", type(made).__name__)
+
+
+def _make(factory: Callable[..., torch.optim.Optimizer], module: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a module: from the module itself where it looks at it, else from the trained parameters."""
+    made = getattr(factory, "func", factory)
+    whole = isinstance(made, type) and issubclass(made, RelativeStep)
+    optimiser = factory(module if whole else [p for p in module.parameters() if p.requires_grad])
+    if not isinstance(optimiser, torch.optim.Optimizer):
+        invalid_type("train solver", "a function that makes a torch optimiser", optimiser)
+    return optimiser
+
+
+def _factor(anneal: Anneal, left: float) -> float:
+    if anneal == "constant":
+        return 1.0
+    return left if anneal == "linear" else 0.5 * (1 - math.cos(math.pi * left))
+
+
+def _where(share: Share | None, output: Tensor) -> str:
+    """The processes whose own outputs are not finite, where there are many."""
+    names = "" if share is None else share.mesh.which(not bool(output.isfinite().all()))
+    return f", on {names}" if names else ""
+
+
+def _listed(value: Any) -> Any:
+    """A list from its length and its entries by position; anything else as it is."""
+    return [value[str(i)] for i in range(value["length"])] if isinstance(value, Mapping) else value
