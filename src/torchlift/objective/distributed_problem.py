@@ -19,7 +19,7 @@ from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import can_minimise, minimise_layers, minimise_parameters
 from torchlift.objective.pieces import parameter_pieces, state_piece
-from torchlift.objective.problem import Split, TrainingProblem, block_rows, same_tensors
+from torchlift.objective.problem import Split, TrainingProblem, block_rows, elementwise_block, same_tensors
 from torchlift.objective.report import Report
 from torchlift.operators import Context, Dense
 
@@ -171,10 +171,7 @@ class DistributedProblem(TrainingProblem):
         return super().smooth(block)
 
     def elementwise(self, block: str) -> bool:
-        if block == "parameters":
-            return self.smooth(block)
-        activations = self.whole_objective.network.operators().activations
-        return all(activations[row].dim is None for row in self.all_rows[block])
+        return elementwise_block(self.whole_objective, block, self.all_rows.get(block, ()))
 
     # -- details ------------------------------------------------------------------------------------------------------
 

@@ -201,12 +201,19 @@ class Objective:
         return found
 
     @torch.no_grad()
-    def prox_parameters(self, parameters: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
-        """The proximal map of step · (regularisers that are not smooth), by parameter name."""
+    def prox_parameters(
+        self, parameters: Mapping[str, Tensor], step: float | Tensor | Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The proximal map of step · (regularisers that are not smooth), by parameter name.
+
+        Args:
+            step: one for all, or {name: tensor} that broadcasts against the parameter.
+        """
         result = dict(parameters)
         for name, regulariser in self.parameter_regularisers.items():
             if name in result and not regulariser.smooth:
-                result[name] = regulariser.prox(result[name], step)
+                own = step[name] if isinstance(step, Mapping) else step
+                result[name] = regulariser.prox(result[name], own)
         return result
 
     # -- details ------------------------------------------------------------------------------------------------------

@@ -143,8 +143,8 @@ class TrainingProblem(Problem):
             if block == "parameters":
                 values = dict(zip(self.names, point[block], strict=True))
                 step = steps[block]
-                assert not isinstance(step, tuple)  # parameters are not `elementwise`
-                result[block] = list(self.objective.prox_parameters(values, step).values())
+                own = dict(zip(self.names, step, strict=True)) if isinstance(step, tuple) else step
+                result[block] = list(self.objective.prox_parameters(values, own).values())
             else:
                 result[block] = self._prox_states(point[block], self.rows[block], steps[block])
         return Point(result)
@@ -181,10 +181,7 @@ class TrainingProblem(Problem):
         return smooth and self.objective.lifting.smooth_in_z
 
     def elementwise(self, block: str) -> bool:
-        if block == "parameters":
-            return self.smooth(block)
-        activations = self.objective.network.operators().activations
-        return all(activations[row].dim is None for row in self.rows[block])
+        return elementwise_block(self.objective, block, self.rows.get(block, ()))
 
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""
@@ -268,6 +265,18 @@ def _copy(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
 def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
     """Whether these are the very same tensors; points are never changed in place."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def elementwise_block(objective: Objective, block: str, rows: Sequence[int]) -> bool:
+    """Whether the nonsmooth part of "parameters", or of the states of some rows, is a sum over entries."""
+    if block == "parameters":
+        regularisers = list(objective.parameter_regularisers.values())
+    else:
+        regularisers = [r for layer, r in objective.state_regularisers.items() if layer - 1 in rows]
+        activations = objective.network.operators().activations
+        if not objective.lifting.smooth_in_z and any(activations[row].dim is not None for row in rows):
+            return False
+    return all(regulariser.smooth or regulariser.elementwise for regulariser in regularisers)
 
 
 def block_rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
