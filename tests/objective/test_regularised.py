@@ -218,7 +218,7 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize("coupling", [None], ids=["hard"])
+@pytest.mark.parametrize("coupling", [None, 2.0], ids=["hard", "quadratic"])
 @pytest.mark.parametrize("kind", ["mlp", "resnet"])
 @pytest.mark.parametrize("terms", REGULARISED)
 class TestSolvers:
