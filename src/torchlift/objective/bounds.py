@@ -25,7 +25,7 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | N
     Hessian c XᵀX/B, X = (x_1, x_2, …, 1). Rows with weights in common add up;
     of the others the largest counts.
 
-    Args:
+    Arguments:
         z: with u where the coupling is quadratic; else those of a chain, where u = z.
         share: which samples of a batch these are, where many processes share it.
     """

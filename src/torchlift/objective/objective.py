@@ -210,7 +210,7 @@ class Objective:
     ) -> dict[str, Tensor]:
         """The proximal map of step · (regularisers that are not smooth), by parameter name.
 
-        Args:
+        Arguments:
             step: one for all, or {name: tensor} that broadcasts against the parameter.
         """
         result = dict(parameters)

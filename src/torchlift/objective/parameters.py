@@ -103,7 +103,7 @@ def minimise_layers(
 ) -> dict[str, Tensor]:
     """`minimise_parameters` by an engine of dense layers, which may be without the output layer.
 
-    Args:
+    Arguments:
         u: what the layers read where that is not z.
     """
     u = z if u is None else u
