@@ -126,6 +126,19 @@ def test_tensor_steps_dtypes_and_inputs(name: str) -> None:
 
 
 @every
+def test_sums_over_entries_take_one_step_per_entry(name: str) -> None:
+    regulariser, x = REGULARISERS[name].example(), normal((4, 3), 0, 2.0)
+    steps = normal((4, 3), 1).exp()
+    if not regulariser.elementwise:
+        whole, rows = regulariser.value(x), sum(regulariser.value(row[None]) for row in x)
+        assert not torch.isclose(whole, rows), "a sum over rows: is it one over entries?"
+        return
+    found = regulariser.prox(x, steps)
+    for entry, step, p in zip(x.flatten(), steps.flatten(), found.flatten(), strict=True):
+        torch.testing.assert_close(p, regulariser.prox(entry[None], float(step))[0])
+
+
+@every
 @pytest.mark.parametrize("step", [0.0, -1.0, math.nan, math.inf])
 def test_bad_steps_are_refused(name: str, step: float) -> None:
     with pytest.raises(InvalidValueError, match=r"prox step: expected .*number"):

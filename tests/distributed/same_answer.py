@@ -69,6 +69,8 @@ class Lifted:
     solver: Solver[Any, Any]
     samples: int = 7  # no two processes can have as many
     steps: int = STEPS
+    coupling: float | None = None
+    start: str = "input"
 
     def alone(self) -> Outcome:
         y, x = self._data()
@@ -87,14 +89,15 @@ class Lifted:
         return _flat(problem.whole(found.point).tensors), _recorded(found)
 
     def _objective(self) -> Objective:
-        return Objective(shapes.network(self.kind), self.lifting)
+        return Objective(shapes.network(self.kind), self.lifting, coupling=self.coupling)
 
     def _data(self) -> tuple[Tensor, Tensor]:
         return shapes.data(shapes.network(self.kind), self.samples)
 
     def _solved(self, problem: TrainingProblem) -> Solution[Any]:
         stopping = Stopping(self.steps, change=None)
-        return solve(problem, self.solver, problem.start("input"), stopping=stopping, record_every=10)
+        start = problem.start(self.start, torch.Generator().manual_seed(0))
+        return solve(problem, self.solver, start, stopping=stopping, record_every=10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +127,7 @@ Task: TypeAlias = Lifted | Trained
 def cases(processes: str) -> dict[str, Callable[[], Any]]:
     """Tasks on all meshes of a world; each is done alone by one process only."""
     count, alone = int(processes), dict[str, Outcome]()
-    known = _lifted() | _exact() | _runs()
+    known = _lifted() | _exact() | _coupled() | _runs()
     plan = _plan(count)
     tasks = {name: known[name] for name in dict.fromkeys(name for names in plan.values() for name in names)}
     found: dict[str, Callable[[], Any]] = {"alone": partial(_alone, tasks, alone)}
@@ -149,7 +152,8 @@ def _plan(processes: int) -> dict[str, list[str]]:
     if processes == 2:
         data = [name for name in runs if name not in ("random start", "contrastive, few steps", "contrastive, ResNet")]
         layered.remove("contrastive, convolutional")
-        return {"data=2,layers=1": [*lifted[1::2], *exact, *data], "data=1,layers=2": [*lifted, exact[1], *layered]}
+        both = [*lifted, exact[1], *layered]
+        return {"data=2,layers=1": [*lifted[1::2], *exact, *_coupled(), *data], "data=1,layers=2": both}
     # of each lifting another split on each mesh
     third = [[lifted[3 * i + (i + mesh) % 3] for i in range(len(LIFTINGS))] for mesh in range(3)]
     return {
@@ -193,6 +197,24 @@ def _exact() -> dict[str, Task]:
     return {
         f"exact {type(lifting).__name__}": Lifted("mlp", lifting, "odd-even", EXACT, 23, count)
         for lifting, count in steps.items()
+    }
+
+
+def _coupled() -> dict[str, Task]:
+    """A free u, whose layers no mesh divides."""
+    mixed = LinearisedBCD({"parameters": ProximalGradient(Backtracking()), "states": ProximalGradient()})
+    chosen = (
+        ("mlp", Bregman(0.5), "whole", FISTA(), "random"),
+        ("mlp", Classical(0.5), "odd-even", EXACT, "input"),
+        ("resnet", Bregman(0.5), "whole", LinearisedBCD(), "random"),
+        ("resnet", MACQP(0.7), "layers", ProximalGradient(Backtracking()), "input"),
+        ("convolutional", Classical(0.5), "layers", mixed, "input"),
+    )
+    return {
+        f"coupled {kind} {type(lifting).__name__} {split}": Lifted(
+            kind, lifting, split, solver, 23 if solver is EXACT else 7, 10, coupling=1.5, start=start
+        )
+        for kind, lifting, split, solver, start in chosen
     }
 
 

@@ -351,7 +351,6 @@ def _batches() -> TrainingBatches:
         (lambda: _problem(liftings.Contrastive()), ["free states", "Contrastive", "Bregman"]),
         (lambda: _problem(liftings.Conventional()), ["free states", "Conventional"]),
         (lambda: _problem(liftings.Bregman(), "rows"), ["'odd-even'", "rows"]),
-        (lambda: _problem(liftings.Bregman(), coupling=1.0), ["hard coupling"]),
         (lambda: _problem(liftings.Bregman(), loss=losses.Absolute()), ["smooth loss", "Absolute", "Huber"]),
         (lambda: BlockCoordinateDescent(tolerance=0.0), ["tolerance", "> 0"]),
         (lambda: BlockCoordinateDescent(inner_steps=0), ["inner_steps", ">= 1"]),
@@ -376,7 +375,7 @@ def _batches() -> TrainingBatches:
         ),
         (lambda: TrainingBatches(Objective(_network()), (_randn(1, 6, 3), _randn(2, 6, 2))), ["tuple", "as_batches"]),
     ],
-    ids=range(17),
+    ids=range(16),
 )
 def test_bad_settings_are_refused(call, words: list[str]) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError)) as caught:

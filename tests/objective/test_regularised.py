@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from torchlift import liftings, prox, regularisers
 from torchlift.core.errors import InvalidValueError
-from torchlift.networks import MLP
-from torchlift.objective import Objective
+from torchlift.core.tensors import Point
+from torchlift.data import as_batches
+from torchlift.networks import MLP, Network, ResNet
+from torchlift.objective import Objective, TrainingBatches, TrainingProblem
+from torchlift.solvers import (
+    FISTA,
+    Backtracking,
+    BlockCoordinateDescent,
+    Cosine,
+    FromBound,
+    ImplicitStochasticGradient,
+    LinearisedBCD,
+    ProximalAdam,
+    ProximalGradient,
+    Solver,
+    Stopping,
+    solve,
+)
 
 
 def _randn(seed: int, *shape: int) -> Tensor:
@@ -125,6 +143,135 @@ def test_sparse_autoencoder_learns_sparse_codes() -> None:
     (few, good), (many, _) = zeros(1e-3), zeros(0.3)
     assert many > few + 0.1
     assert good < 0.2 * 0.5 * float(y.square().sum()) / len(y)
+
+
+class TestLasso:
+    """An affine network with ℓ1 on its weights has a known minimiser."""
+
+    WEIGHT = 0.3
+
+    def _data(self) -> tuple[Tensor, Tensor]:
+        y = _randn(1, 40, 6)
+        return y, y[:, :2] @ _randn(2, 2, 1) + 0.4 + 0.1 * _randn(3, 40, 1)
+
+    def _objective(self) -> Objective:
+        return Objective(_network(prox.ReLU(), (6, 1)), parameters={"*weight": regularisers.L1(self.WEIGHT)})
+
+    def _is_the_minimiser(self, parameters: tuple[Tensor, ...], atol: float) -> None:
+        y, x = self._data()
+        oracle = Lasso(self.WEIGHT, tol=1e-12, max_iter=100_000).fit(y.numpy(), x.numpy()[:, 0])
+        assert (oracle.coef_ == 0).any() and (oracle.coef_ != 0).any()
+        values = {len(tensor.flatten()): tensor.flatten().numpy() for tensor in parameters}
+        np.testing.assert_allclose(values[6], oracle.coef_, atol=atol)
+        np.testing.assert_allclose(values[1], oracle.intercept_, atol=atol)
+
+    @pytest.mark.parametrize(
+        ("solver", "steps", "atol"),
+        [
+            (ProximalGradient(FromBound()), 400, 1e-9),
+            (FISTA(), 400, 1e-9),
+            (ProximalGradient(Backtracking()), 400, 1e-9),
+            (LinearisedBCD(), 400, 1e-9),
+            (BlockCoordinateDescent(), 3, 1e-7),
+            (ProximalAdam(Cosine(0.02, 4000, 1e-6), matched=True), 4000, 1e-5),
+        ],
+        ids=["gradient", "fista", "backtracking", "linearised", "exact", "matched adam"],
+    )
+    def test_full_batch(self, solver: Solver, steps: int, atol: float) -> None:
+        problem = TrainingProblem(self._objective(), *self._data())
+        found = solve(problem, solver, problem.start(), stopping=Stopping(steps, change=None), record_every=0)
+        self._is_the_minimiser(found.point["parameters"], atol)
+
+    def test_plain_adam_is_elsewhere(self) -> None:
+        """Its prox has the wrong step: what `matched` is for."""
+        problem = TrainingProblem(self._objective(), *self._data())
+        solver = ProximalAdam(Cosine(0.02, 4000, 1e-6))
+        found = solve(problem, solver, problem.start(), stopping=Stopping(4000, change=None), record_every=0)
+        with pytest.raises(AssertionError, match="tolerance"):
+            self._is_the_minimiser(found.point["parameters"], 1e-3)
+
+    @pytest.mark.parametrize(
+        "inner",
+        [BlockCoordinateDescent(), LinearisedBCD(ProximalGradient(FromBound()), steps=200)],
+        ids=["exact", "linearised"],
+    )
+    def test_batches(self, inner: Solver) -> None:
+        """With all samples in a batch, implicit steps are proximal point steps to the same minimiser."""
+        problem = TrainingBatches(self._objective(), as_batches(self._data(), batch_size=40))
+        solver = ImplicitStochasticGradient(100.0, inner)
+        found = solve(problem, solver, problem.start(), stopping=Stopping(20, change=None), record_every=0)
+        self._is_the_minimiser(found.point["parameters"], 1e-6)
+
+
+REGULARISED = {
+    "smooth": {"states": regularisers.Ridge(0.1), "parameters": {"*weight": regularisers.Ridge(0.05)}},
+    "nonsmooth": {"states": regularisers.L1(0.05), "parameters": {"*weight": regularisers.L1(0.02)}},
+    "constraints": {"states": regularisers.Interval(0.0, 2.0), "parameters": {"*bias": regularisers.NonNegative()}},
+}
+FULL = {
+    "gradient": ProximalGradient(Backtracking()),
+    "fista": FISTA(Backtracking()),
+    "adam": ProximalAdam(1e-2),
+    "matched adam": ProximalAdam(1e-2, matched=True),
+    "linearised": LinearisedBCD(ProximalGradient(Backtracking())),
+    "exact": BlockCoordinateDescent(1e-3, 20),
+}
+
+
+@pytest.mark.parametrize("coupling", [None, 2.0], ids=["hard", "quadratic"])
+@pytest.mark.parametrize("kind", ["mlp", "resnet"])
+@pytest.mark.parametrize("terms", REGULARISED)
+class TestSolvers:
+    """Every solver takes regularisers on states and parameters, smooth or not."""
+
+    def _objective(self, kind: str, terms: str, coupling: float | None) -> Objective:
+        network: Network = _network(prox.ReLU(), (3, 4, 4, 2))
+        if kind == "resnet":
+            generator = torch.Generator().manual_seed(0)
+            network = ResNet(3, [4, 4], 2, prox.ReLU(), dtype=torch.float64, generator=generator)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter.abs_() if name.endswith("bias") else None
+        return Objective(network, liftings.Bregman(0.7), coupling=coupling, **REGULARISED[terms])
+
+    @pytest.mark.parametrize("solver", FULL)
+    def test_full_batch(self, solver: str, terms: str, kind: str, coupling: float | None) -> None:
+        problem = TrainingProblem(self._objective(kind, terms, coupling), _randn(1, 12, 3), _randn(2, 12, 2))
+        start = _inside(problem, problem.start("input"))
+        steps = 5 if solver == "exact" else 60
+        found = solve(problem, FULL[solver], start, stopping=Stopping(steps, change=None))
+        assert not found.failed, found.message
+        assert found.history[-1].value == pytest.approx(problem.value(found.point), rel=1e-10)
+        assert found.history[-1].value < 0.9 * problem.value(start)
+
+    def test_batches(self, terms: str, kind: str, coupling: float | None) -> None:
+        objective = self._objective(kind, terms, coupling)
+        problem = TrainingBatches(objective, as_batches((_randn(1, 12, 3), _randn(2, 12, 2)), batch_size=6))
+        solver = ImplicitStochasticGradient(0.5, LinearisedBCD(ProximalGradient(Backtracking())), inner_steps=5)
+        start = problem.start()
+        found = solve(problem, solver, start, stopping=Stopping(12, change=None))
+        assert not found.failed, found.message
+        assert problem.value(found.point) < problem.value(start)
+
+
+def _inside(problem: TrainingProblem, point: Point) -> Point:
+    """A point where all constraints hold."""
+    return problem.prox(point, dict.fromkeys(point, 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("lifting", "options", "block"),
+    [
+        (liftings.Bregman(), {"parameters": {"*weight": regularisers.NuclearNorm(0.1)}}, "parameters"),
+        (liftings.MACQP(), {"states": regularisers.NuclearNorm(0.1)}, "states"),
+    ],
+    ids=["parameters", "states"],
+)
+def test_matched_adam_refuses_what_is_no_sum_over_entries(lifting: liftings.Lifting, options: dict, block: str) -> None:
+    problem = TrainingProblem(Objective(_network(prox.ReLU()), lifting, **options), _randn(1, 5, 3), _randn(2, 5, 3))
+    with pytest.raises(InvalidValueError, match=f"{block!r}: expected a prox that acts by entries.*matched=False"):
+        solve(problem, ProximalAdam(matched=True), problem.start())
+    solve(problem, ProximalAdam(), problem.start(), stopping=Stopping(3, change=None))
 
 
 @pytest.mark.parametrize(

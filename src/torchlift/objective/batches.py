@@ -112,6 +112,8 @@ class TrainingBatches(StochasticProblem):
         indices = lasting_indices(self.batches, count)
         if bool(self.store.seen[indices].all()):
             z = self.objective.layout.allocate(len(y), y, self.objective.state_dtype)
+            if self.objective.u_layout is not None:
+                z.u = self.objective.u_layout.allocate(len(y), y, self.objective.state_dtype)
         else:
             z = self.objective.initialise(y, self.how, context=context)
         return problem, problem.point(parameters["parameters"], self.store.read(indices, z)).merge(parameters)
@@ -167,6 +169,10 @@ def _check_store(store: StateStore, objective: Objective, batches: Batches) -> N
     if store.layout.shapes != objective.layout.shapes:
         shapes = list(objective.layout.shapes)
         invalid_value("TrainingBatches store", f"layers of shapes {shapes}", list(store.layout.shapes))
+    if store.u_layout != objective.u_layout:
+        expected = "no room for u, which is not free" if objective.u_layout is None else "room for the free u"
+        hint = "Make it with u_layout=objective.u_layout."
+        invalid_value("TrainingBatches store", expected, store.u_layout, hint)
     if store.samples != batches.samples:
         invalid_value("TrainingBatches store", f"{batches.samples} samples", store.samples)
     lasting_indices(batches, 0)

@@ -12,14 +12,29 @@ from torch import Tensor
 from torchlift.checkpoint import Piece
 from torchlift.core.tensors import Factor, Point
 from torchlift.distributed import MeshSharing, Share
-from torchlift.engine import StackedEngine, States
-from torchlift.objective.bounds import squared_norm, state_bound
-from torchlift.objective.initial import initialise
+from torchlift.engine import Layout, StackedEngine, States
+from torchlift.objective.bounds import (
+    block_norms,
+    coupled_bound,
+    parameter_bound,
+    squared_norm,
+    state_bound,
+    with_ones,
+)
+from torchlift.objective.initial import coupled, initialise
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import can_minimise, minimise_layers, minimise_parameters
 from torchlift.objective.pieces import parameter_pieces, state_piece
-from torchlift.objective.problem import Split, TrainingProblem, block_rows, same_tensors
+from torchlift.objective.problem import (
+    Split,
+    TrainingProblem,
+    block_rows,
+    elementwise_block,
+    has_bounds,
+    is_free_u,
+    same_tensors,
+)
 from torchlift.objective.report import Report
 from torchlift.operators import Context, Dense
 
@@ -58,7 +73,7 @@ class DistributedProblem(TrainingProblem):
         self.whole_objective, self.inputs, self.share, self.part = objective, y, share, part
         self.mesh = share.mesh
         self.sharing = MeshSharing(share.mesh, counted=share.count > 0)
-        self.all_rows = block_rows(len(objective.layout.shapes), split)
+        self.all_rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
         self.first = 0 if part is None else part.first
         here = range(self.first, self.first + len(local.layout.shapes))
         self.rows = {
@@ -112,9 +127,10 @@ class DistributedProblem(TrainingProblem):
         penalties, squares = list(zeros), list(zeros)
         for row, (penalty, gap) in enumerate(zip(own.penalties, own.gaps, strict=True), start=self.first):
             penalties[row], squares[row] = penalty, gap * gap
-        loss, regularisation, *rest = self._total([own.loss, own.regularisation, *penalties, *squares])
+        first = [own.loss, own.coupling, own.regularisation]
+        loss, coupling, regularisation, *rest = self._total([*first, *penalties, *squares])
         gaps = tuple(math.sqrt(square) for square in rest[depth:])
-        return Report(loss, 0.0, tuple(rest[:depth]), regularisation, 0.0, gaps)
+        return Report(loss, coupling, tuple(rest[:depth]), regularisation, 0.0, gaps)
 
     @torch.no_grad()
     def mean_loss(self) -> float:
@@ -139,16 +155,19 @@ class DistributedProblem(TrainingProblem):
         return self._shared(super().prox(point, scaled))
 
     def bound(self, point: Point, block: str) -> float | None:
-        engine = self.whole_objective.engine
-        if not isinstance(engine, StackedEngine) or engine.needs_form:
+        whole = self.whole_objective
+        if not has_bounds(whole):
             return None
         self._load(point)
         if block == "parameters":
             fixed = tuple(tensor for name in self.rows for tensor in point[name])
             return self._once("parameters", fixed, self._parameter_bound)
+        rows, samples = self.all_rows[block], self.share.total
+        if whole.coupling is not None:
+            blocks = self._once("norms", point["parameters"], self._block_norms)
+            return coupled_bound(whole, blocks, rows, samples, is_free_u(block))
         norms = self._once("norms", point["parameters"], self._norms)
-        joint = self.split == "whole"
-        return state_bound(self.whole_objective, norms, self.all_rows[block], self.share.total, joint)
+        return state_bound(whole, norms, rows, samples, joint=self.split == "whole")
 
     def minimise(
         self, point: Point, block: str, tolerance: float, anchor: Point | None = None, strength: float = 0.0
@@ -171,10 +190,7 @@ class DistributedProblem(TrainingProblem):
         return super().smooth(block)
 
     def elementwise(self, block: str) -> bool:
-        if block == "parameters":
-            return self.smooth(block)
-        activations = self.whole_objective.network.operators().activations
-        return all(activations[row].dim is None for row in self.all_rows[block])
+        return elementwise_block(self.whole_objective, block, self.all_rows.get(block, ()))
 
     # -- details ------------------------------------------------------------------------------------------------------
 
@@ -206,10 +222,22 @@ class DistributedProblem(TrainingProblem):
             found[-1] = Dense(engine.tail.weights().first).norm_bound()
         return self.share.mesh.sum_numbers(found, "layers")
 
+    def _block_norms(self) -> dict[str, Tensor]:
+        """`bounds.block_norms` that hold for the samples of all processes."""
+        own = block_norms(self.whole_objective, self.context)
+        if self.context is None:
+            return own
+        mesh = self.share.mesh
+        return {
+            name: torch.stack(mesh.gather(norms.to(mesh.device), "data")).amax(0).cpu() for name, norms in own.items()
+        }
+
     def _parameter_bound(self) -> float | None:
         """`bounds.parameter_bound` of the whole network and the whole batch."""
         whole = self.whole_objective
-        states = self._inputs_of_layers()
+        if self.part is None:
+            return parameter_bound(whole, self.y, self._states, self.share)
+        states = self._inputs_of_layers(self.part)
         activations, weights = whole.network.operators().activations, whole.engine.setting.weights
         found = [0.0] * (len(activations) + 1)
         for k, u in enumerate(states, start=self.first):
@@ -217,17 +245,15 @@ class DistributedProblem(TrainingProblem):
                 factor = weights[k] * whole.lifting.curvature_v(activations[k])
             else:
                 factor = whole.loss.curvature()
-            found[k] = factor * squared_norm(u, self.share)
+            found[k] = factor * squared_norm(with_ones(u), self.share)
         smooth = [r.curvature() for r in whole.parameter_regularisers.values() if r.smooth]
         worst = max(self.share.mesh.sum_numbers(found, "layers")) / self.share.total + max(smooth, default=0.0)
         return worst if math.isfinite(worst) else None
 
-    def _inputs_of_layers(self) -> list[Tensor]:
+    def _inputs_of_layers(self, part: LayerPart) -> list[Tensor]:
         """What the layers here read, and what the output reads in the last part."""
-        if self.part is None:
-            return [self.y, *(layer.to(self.y.dtype) for layer in self._states)]
-        u = self.part.engine.inputs(self.y, self._states, self.context)
-        return u if self.part.last else u[:-1]
+        u = part.engine.inputs(self.y, self._states, self.context)
+        return u if part.last else u[:-1]
 
     def _minimise_part(
         self, tolerance: float, near: Mapping[str, Tensor], strength: float, share: Share
@@ -251,12 +277,15 @@ class DistributedProblem(TrainingProblem):
         z = self.objective.layout.allocate(len(self.y), self.y, whole.state_dtype)
         for slot, layer in zip(z, drawn[self.first : self.first + len(z)], strict=True):
             slot.copy_(layer[own])
+        if whole.coupling is not None:
+            z.u = coupled(whole.network, self.y, list(z), self.context, whole.state_dtype)
         return z
 
     def _whole_block(self, block: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         if block == "parameters":
             return tensors if self.part is None else self.part.gather(tensors)
-        shapes, dtype = self.whole_objective.layout.shapes, self._states.dtype
+        layout, dtype = self._layout(self.whole_objective, block), self._states.dtype
+        shapes = layout.shapes
         layers = _layers(tensors) if self.split == "whole" else list(tensors)
         begin = sum(self.share.counts[: self.share.mesh.data_rank])
         found = {row: self.y.new_zeros(self.share.total, *shapes[row], dtype=dtype) for row in self.all_rows[block]}
@@ -265,8 +294,14 @@ class DistributedProblem(TrainingProblem):
         self.share.mesh.sum_all_(list(found.values()))
         if self.split != "whole":
             return list(found.values())
-        runs = self.whole_objective.layout.runs
-        return [torch.stack([found[row] for row in range(first, first + count)]) for first, count in runs]
+        return [torch.stack([found[row] for row in range(first, first + count)]) for first, count in layout.runs]
+
+    def _layout(self, objective: Objective, block: str) -> Layout:
+        """Where the variables of a block lie."""
+        if not is_free_u(block):
+            return objective.layout
+        assert objective.u_layout is not None  # since it has blocks of u
+        return objective.u_layout
 
     def _pieces(self, block: str, tensors: Sequence[Tensor]) -> list[Piece]:
         if block == "parameters":
@@ -276,9 +311,9 @@ class DistributedProblem(TrainingProblem):
             pairs = zip(numbers, tensors, strict=True)
             return [state_piece(f"{block}.{number}", tensor, self.share) for number, tensor in pairs]
         found = []
-        for (start, _), tensor in zip(self.objective.layout.runs, tensors, strict=True):
+        for (start, _), tensor in zip(self._layout(self.objective, block).runs, tensors, strict=True):
             row = start + self.first
-            runs = enumerate(self.whole_objective.layout.runs)
+            runs = enumerate(self._layout(self.whole_objective, block).runs)
             number, first, count = next((i, first, n) for i, (first, n) in runs if first <= row < first + n)
             rows = (row - first, row - first + len(tensor), count)
             found.append(state_piece(f"{block}.{number}", tensor, self.share, rows))

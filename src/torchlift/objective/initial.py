@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -57,11 +58,20 @@ def initialise(
         slot.copy_(layer)
     z.set_input(y)
     if free_u:
-        u_layout = Layout(form.W.column_shapes[1:])
-        z.u = u_layout.allocate(len(y), y, dtype)
-        for slot, layer in zip(z.u, form.eliminate(y, layers, context)[1:], strict=True):
-            slot.copy_(layer)
+        z.u = coupled(network, y, layers, context, dtype)
     return z
+
+
+@torch.no_grad()
+def coupled(
+    network: Network, y: Tensor, z: Sequence[Tensor], context: Context = None, dtype: torch.dtype | None = None
+) -> States:
+    """u_1, …, u_J with M u = V z, stored in `dtype`."""
+    form = network.operators()
+    u = Layout(form.W.column_shapes[1:]).allocate(len(y), y, dtype)
+    for slot, layer in zip(u, form.eliminate(y, [layer.to(y.dtype) for layer in z], context)[1:], strict=True):
+        slot.copy_(layer)
+    return u
 
 
 def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:

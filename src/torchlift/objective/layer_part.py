@@ -28,6 +28,9 @@ class LayerPart:
     """
 
     def __init__(self, whole: Objective, mesh: Mesh) -> None:
+        if whole.coupling is not None:
+            hint = "Use the axis data, or leave `coupling` out."
+            invalid_value("mesh axis layers", "a hard coupling", "a quadratic one", hint)
         if whole.state_regularisers or whole.parameter_regularisers:
             hint = "Use the axis data, or leave regularisers out."
             invalid_value("mesh axis layers", "an objective without regularisers", "one with them", hint)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_like, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Setting, StackedEngine, States, Want
+from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Layout, Setting, StackedEngine, States, Want
 from torchlift.liftings import Bregman, Lifting
 from torchlift.losses import Loss, SquaredError
 from torchlift.networks import Network
@@ -65,6 +65,10 @@ class Objective:
         setting = Setting(self.lifting, self.loss, self.lifting.weights(form.depth), self.coupling)
         self.engine = _engine(engine, network, setting)
         self.layout = self.engine.layout
+        self.u_layout = None if self.coupling is None else Layout(form.W.column_shapes[1:])
+        """Where u_1, …, u_J lie; None where the coupling is hard."""
+        self.dense_engine = _dense_engine(self.engine)
+        """The engine of a chain of dense layers, whose weights have exact steps; None for other networks."""
         self.free = _free_engine(self.engine) if self.lifting.contrastive else None
         """The engine of the free energy; None unless the lifting is contrastive."""
         self.state_regularisers = self._on_states(states)
@@ -201,12 +205,19 @@ class Objective:
         return found
 
     @torch.no_grad()
-    def prox_parameters(self, parameters: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
-        """The proximal map of step · (regularisers that are not smooth), by parameter name."""
+    def prox_parameters(
+        self, parameters: Mapping[str, Tensor], step: float | Tensor | Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The proximal map of step · (regularisers that are not smooth), by parameter name.
+
+        Arguments:
+            step: one for all, or {name: tensor} that broadcasts against the parameter.
+        """
         result = dict(parameters)
         for name, regulariser in self.parameter_regularisers.items():
             if name in result and not regulariser.smooth:
-                result[name] = regulariser.prox(result[name], step)
+                own = step[name] if isinstance(step, Mapping) else step
+                result[name] = regulariser.prox(result[name], own)
         return result
 
     # -- details ------------------------------------------------------------------------------------------------------
@@ -326,6 +337,15 @@ def _engine(name: str, network: Network, setting: Setting) -> Engine:
         expected = "a chain (u = z) with fixed activations and hard coupling"
         invalid_value("stacked engine", expected, type(network).__name__, "Use engine='auto'.")
     return ENGINES[name](network, setting)
+
+
+def _dense_engine(engine: Engine) -> StackedEngine | None:
+    if not isinstance(engine, StackedEngine):
+        setting = replace(engine.setting, coupling=None)
+        if engine.setting.coupling is None or not StackedEngine.serves(engine.network, None):
+            return None
+        engine = StackedEngine(engine.network, setting)
+    return None if engine.needs_form else engine
 
 
 def _free_engine(engine: Engine) -> Engine:

@@ -65,15 +65,27 @@ def minimise_parameters(
     """
     if not can_minimise(objective):
         return None
-    assert isinstance(objective.engine, StackedEngine)  # since `can_minimise`
-    return minimise_layers(objective, objective.engine, y, x, z, tolerance, near, strength, share)
+    engine = objective.dense_engine
+    assert engine is not None  # since `can_minimise`
+    outputs = _laid_out(engine, z, y)
+    inputs = outputs if z.u is None else _laid_out(engine, z.u, y)
+    return minimise_layers(objective, engine, y, x, outputs, tolerance, near, strength, share, inputs)
 
 
 def can_minimise(objective: Objective) -> bool:
     """Whether `minimise_parameters` serves the objective."""
-    engine = objective.engine
-    dense = isinstance(engine, StackedEngine) and not engine.needs_form
-    return dense and _ridge(objective) is not None and math.isfinite(objective.loss.curvature())
+    dense, ridge = objective.dense_engine is not None, _ridge(objective)
+    return dense and ridge is not None and math.isfinite(objective.loss.curvature())
+
+
+def _laid_out(engine: StackedEngine, states: States, y: Tensor) -> States:
+    """The states in the layout of an engine; a copy unless they are in it."""
+    if states.layout == engine.layout:
+        return states
+    found = engine.layout.allocate(len(y), y)
+    for slot, layer in zip(found, states, strict=True):
+        slot.copy_(layer)
+    return found
 
 
 @torch.no_grad()
@@ -87,13 +99,19 @@ def minimise_layers(
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
     share: Share | None = None,
+    u: States | None = None,
 ) -> dict[str, Tensor]:
-    """`minimise_parameters` by an engine of dense layers, which may be without the output layer."""
+    """`minimise_parameters` by an engine of dense layers, which may be without the output layer.
+
+    Arguments:
+        u: what the layers read where that is not z.
+    """
+    u = z if u is None else u
     total = (_ridge(objective) or 0.0) + strength
     values = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
     anchor = Anchor(total, values)
     found: dict[str, Tensor] = {}
-    for segment, inputs, outputs in engine.dense_layers(y, z):
+    for (segment, inputs, _), (_, _, outputs) in zip(engine.dense_layers(y, u), engine.dense_layers(y, z), strict=True):
         newton, sharing = isinstance(objective.lifting, MACQP), share
         if share is not None and (newton or few_samples(share, inputs.shape[2] + 1)):
             inputs, outputs, sharing = share.gather(inputs, 1), share.gather(outputs, 1), None
@@ -104,7 +122,7 @@ def minimise_layers(
         _store(found, segment, *new)
     if engine.tail is None:
         return found
-    last, target, loss = z[-1].to(y.dtype) if len(z) else y, x, objective.loss
+    last, target, loss = u[-1].to(y.dtype) if len(u) else y, x, objective.loss
     if share is not None and few_samples(share, last.shape[1] + 1):
         last, target, share = share.gather(last), share.gather(x), None
     quadratic = target[None] if isinstance(loss, SquaredError) else None

@@ -12,9 +12,9 @@ from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
 from torchlift.distributed import Mesh
-from torchlift.engine import StackedEngine, States, Want
+from torchlift.engine import States, Want
 from torchlift.networks import Network
-from torchlift.objective.bounds import layer_norms, parameter_bound, state_bound
+from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.objective.report import Report
@@ -25,13 +25,19 @@ Split: TypeAlias = Literal["whole", "odd-even", "layers"]
 
 
 class TrainingProblem(Problem):
-    """min over θ and z of an objective on one batch.
+    """min over θ and z, and over u where the coupling is quadratic, of an objective on one batch.
 
     Blocks are "parameters" and the lifted variables: "states" as a whole,
     "states odd" and "states even", or "states 1", …, "states J". For fixed z
     the layers' weights do not meet, so "parameters" is one convex problem per
     layer; for chains the odd layers do not meet either when the even ones are
     fixed.
+
+    With a quadratic coupling each block of z is followed by that of u, named
+    "states u", "states u odd", …, "states u 1", …. Every block of u is smooth
+    and unconstrained. Where V is block diagonal, as in all networks but
+    Runge–Kutta ones, the layers of z do not meet for fixed u; those of u do
+    where M or a row of W reads several of them.
 
     The network's own parameters are overwritten whenever a point is evaluated.
 
@@ -52,8 +58,6 @@ class TrainingProblem(Problem):
             invalid_value("TrainingProblem", "a lifting with free states", name, "Use Bregman, for example.")
         if split not in ("whole", "odd-even", "layers"):
             invalid_value("TrainingProblem split", "'whole', 'odd-even' or 'layers'", repr(split))
-        if objective.coupling is not None:
-            invalid_value("TrainingProblem", "a hard coupling", "a quadratic one", "Leave `coupling` out.")
         if not objective.loss.smooth:
             name = type(objective.loss).__name__
             invalid_value("TrainingProblem loss", "a smooth loss", name, "Use Huber or SquaredError.")
@@ -61,7 +65,7 @@ class TrainingProblem(Problem):
         self._parameters = NetworkParameters(objective.network)
         self.names = self._parameters.names
         self.split = split
-        self.rows = block_rows(len(objective.layout.shapes), split)
+        self.rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
         self._states = objective.initialise(y, context=context)
         self._loaded: dict[str, tuple[Tensor, ...]] = {}
         self._bounds: dict[str, tuple[tuple[Tensor, ...], Any]] = {}
@@ -116,10 +120,11 @@ class TrainingProblem(Problem):
         return float(self.objective.value(self.y, self.x, self._states, self.context))
 
     def parts(self, point: Point) -> Mapping[str, float]:
-        """Loss, one penalty per layer, regularisers."""
+        """Loss, one penalty per layer, regularisers, and the coupling where it is quadratic."""
         report = self.report(point)
         layers = {f"layer {j}": penalty for j, penalty in enumerate(report.penalties, start=1)}
-        return {"loss": report.loss, **layers, "regularisation": report.regularisation}
+        coupling = {} if self.objective.coupling is None else {"coupling": report.coupling}
+        return {"loss": report.loss, **layers, "regularisation": report.regularisation, **coupling}
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
         self._load(point)
@@ -143,22 +148,27 @@ class TrainingProblem(Problem):
             if block == "parameters":
                 values = dict(zip(self.names, point[block], strict=True))
                 step = steps[block]
-                assert not isinstance(step, tuple)  # parameters are not `elementwise`
-                result[block] = list(self.objective.prox_parameters(values, step).values())
+                own = dict(zip(self.names, step, strict=True)) if isinstance(step, tuple) else step
+                result[block] = list(self.objective.prox_parameters(values, own).values())
+            elif is_free_u(block):
+                result[block] = point[block]
             else:
                 result[block] = self._prox_states(point[block], self.rows[block], steps[block])
         return Point(result)
 
     def bound(self, point: Point, block: str) -> float | None:
-        engine = self.objective.engine
-        if not isinstance(engine, StackedEngine) or engine.needs_form:
+        if not has_bounds(self.objective):
             return None
         self._load(point)
         if block == "parameters":
             fixed = tuple(tensor for name in self.rows for tensor in point[name])
             return self._once("parameters", fixed, lambda: parameter_bound(self.objective, self.y, self._states))
+        rows, batch = self.rows[block], len(self.y)
+        if self.objective.coupling is not None:
+            blocks = self._once("norms", point["parameters"], lambda: block_norms(self.objective, self.context))
+            return coupled_bound(self.objective, blocks, rows, batch, is_free_u(block))
         norms = self._once("norms", point["parameters"], lambda: layer_norms(self.objective))
-        return state_bound(self.objective, norms, self.rows[block], len(self.y), joint=self.split == "whole")
+        return state_bound(self.objective, norms, rows, batch, joint=self.split == "whole")
 
     def minimise(
         self, point: Point, block: str, tolerance: float, anchor: Point | None = None, strength: float = 0.0
@@ -177,14 +187,13 @@ class TrainingProblem(Problem):
     def smooth(self, block: str) -> bool:
         if block == "parameters":
             return all(r.smooth for r in self.objective.parameter_regularisers.values())
+        if is_free_u(block):
+            return True
         smooth = all(r.smooth for r in self.objective.state_regularisers.values())
         return smooth and self.objective.lifting.smooth_in_z
 
     def elementwise(self, block: str) -> bool:
-        if block == "parameters":
-            return self.smooth(block)
-        activations = self.objective.network.operators().activations
-        return all(activations[row].dim is None for row in self.rows[block])
+        return elementwise_block(self.objective, block, self.rows.get(block, ()))
 
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""
@@ -194,7 +203,11 @@ class TrainingProblem(Problem):
         return known[1]
 
     def _tensors(self, z: States, block: str) -> Sequence[Tensor]:
-        return list(z.buffers) if self.split == "whole" else [z[row] for row in self.rows[block]]
+        states = z
+        if is_free_u(block):
+            assert z.u is not None  # since the problem has blocks of u
+            states = z.u
+        return list(states.buffers) if self.split == "whole" else [states[row] for row in self.rows[block]]
 
     def _prox_states(self, tensors: tuple[Tensor, ...], rows: tuple[int, ...], step: Factor) -> list[Tensor]:
         steps = step if isinstance(step, tuple) else (step,) * len(tensors)
@@ -270,11 +283,40 @@ def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def block_rows(depth: int, split: str) -> dict[str, tuple[int, ...]]:
-    """Block name → rows (layers counted from 0)."""
+def elementwise_block(objective: Objective, block: str, rows: Sequence[int]) -> bool:
+    """Whether the nonsmooth part of "parameters", or of the states of some rows, is a sum over entries."""
+    if is_free_u(block):
+        return True
+    if block == "parameters":
+        regularisers = list(objective.parameter_regularisers.values())
+    else:
+        regularisers = [r for layer, r in objective.state_regularisers.items() if layer - 1 in rows]
+        activations = objective.network.operators().activations
+        if not objective.lifting.smooth_in_z and any(activations[row].dim is not None for row in rows):
+            return False
+    return all(regulariser.smooth or regulariser.elementwise for regulariser in regularisers)
+
+
+def has_bounds(objective: Objective) -> bool:
+    """Whether Lipschitz constants are known: of chains of dense layers, and of all networks whose u is free."""
+    return objective.coupling is not None or objective.dense_engine is not None
+
+
+def block_rows(depth: int, split: str, free_u: bool = False) -> dict[str, tuple[int, ...]]:
+    """Block name → rows (layers counted from 0); each block of z is followed by that of u where u is free.
+
+    In this order the odd blocks after "parameters" are those of z and the even ones those of u.
+    """
     if split == "whole":
-        return {"states": tuple(range(depth))} if depth else {}
-    if split == "odd-even":
-        parts = {"states odd": tuple(range(0, depth, 2)), "states even": tuple(range(1, depth, 2))}
-        return {name: rows for name, rows in parts.items() if rows}
-    return {f"states {j + 1}": (j,) for j in range(depth)}
+        parts = {"": tuple(range(depth))}
+    elif split == "odd-even":
+        parts = {" odd": tuple(range(0, depth, 2)), " even": tuple(range(1, depth, 2))}
+    else:
+        parts = {f" {j + 1}": (j,) for j in range(depth)}
+    kinds = ("states", "states u") if free_u else ("states",)
+    return {f"{kind}{part}": rows for part, rows in parts.items() if rows for kind in kinds}
+
+
+def is_free_u(block: str) -> bool:
+    """Whether a block holds u, and not z."""
+    return block.startswith("states u")

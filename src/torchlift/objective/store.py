@@ -19,7 +19,7 @@ from torchlift.prox import ProximalActivation, Simplex, Softmax
 
 
 class StateStore:
-    """z of every sample, for batches that go on where their samples were left an epoch ago.
+    """z, and u where it is free, of every sample, for batches that go on where their samples were left an epoch ago.
 
     Args:
         layout: of the objective, `objective.layout`.
@@ -29,6 +29,7 @@ class StateStore:
         dtype: in which the variables are kept, such as torch.bfloat16; that of `like` by default.
         folder: None for memory. Otherwise a file without a name in this folder is mapped into memory: the variables
             of all samples may be larger than it, and the disk is free again when the store is gone.
+        u_layout: `objective.u_layout`, None where the coupling is hard.
     """
 
     def __init__(
@@ -40,19 +41,18 @@ class StateStore:
         *,
         dtype: torch.dtype | None = None,
         folder: Path | str | None = None,
+        u_layout: Layout | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout, self.u_layout = layout, u_layout
         self.activations = tuple(activations)
         self.samples = check_size("StateStore samples", samples)
         self.dtype = like.dtype if dtype is None else check_state_dtype("StateStore dtype", dtype)
         if folder is not None and like.device.type != "cpu":
             invalid_value("StateStore folder", "a network on the CPU", like.device, "Leave the folder out.")
-        shapes = [(count, self.samples, *layout.shapes[start]) for start, count in layout.runs]
-        if folder is None:
-            self.tensors = tuple(torch.zeros(shape, dtype=self.dtype, device=like.device) for shape in shapes)
-        else:
-            self.tensors = tuple(_mapped(Path(folder), shape, self.dtype) for shape in shapes)
+        self.tensors = self._room(layout, like, folder)
         """One tensor (layers, samples, *shape) per run of equal layers."""
+        self.u_tensors = () if u_layout is None else self._room(u_layout, like, folder)
+        """The same of u."""
         self.seen = torch.zeros(self.samples, dtype=torch.bool, device=like.device)
         """Which samples have been written."""
 
@@ -62,7 +62,7 @@ class StateStore:
         if not bool(seen.any()):
             return z
         chosen, places = (indices, None) if bool(seen.all()) else (indices[seen], seen.nonzero().squeeze(1))
-        for buffer, kept in zip(z.buffers, self.tensors, strict=True):
+        for buffer, kept in self._pairs(z):
             found = kept.index_select(1, chosen).to(buffer.dtype)
             buffer.copy_(found) if places is None else buffer.index_copy_(1, places, found)
         if torch.finfo(self.dtype).eps > torch.finfo(z.dtype).eps:
@@ -72,13 +72,15 @@ class StateStore:
 
     def write(self, indices: Tensor, z: States) -> None:
         """Keep the variables of these samples."""
-        for buffer, kept in zip(z.buffers, self.tensors, strict=True):
+        for buffer, kept in self._pairs(z):
             kept.index_copy_(1, indices, buffer.to(self.dtype))
         self.seen[indices] = True
 
     def parts(self) -> dict[str, Tensor]:
         """All that a checkpoint has to keep; not copies."""
-        return {"seen": self.seen, **{f"z.{group}": tensor for group, tensor in enumerate(self.tensors)}}
+        kinds = {"z": self.tensors, "u": self.u_tensors}
+        named = {f"{kind}.{group}": tensor for kind, tensors in kinds.items() for group, tensor in enumerate(tensors)}
+        return {"seen": self.seen, **named}
 
     def restore(self, parts: Mapping[str, Tensor]) -> None:
         """Go on from there."""
@@ -88,6 +90,17 @@ class StateStore:
                 got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
                 invalid_value(f"saved states {name!r}", f"{tensor.dtype} of shape {tuple(tensor.shape)}", got)
             tensor.copy_(found)
+
+    def _room(self, layout: Layout, like: Tensor, folder: Path | str | None) -> tuple[Tensor, ...]:
+        shapes = [(count, self.samples, *layout.shapes[start]) for start, count in layout.runs]
+        if folder is None:
+            return tuple(torch.zeros(shape, dtype=self.dtype, device=like.device) for shape in shapes)
+        return tuple(_mapped(Path(folder), shape, self.dtype) for shape in shapes)
+
+    def _pairs(self, z: States) -> list[tuple[Tensor, Tensor]]:
+        """(variables of a batch, those of all samples)."""
+        buffers = (*z.buffers, *(z.u.buffers if z.u is not None else ()))
+        return list(zip(buffers, (*self.tensors, *self.u_tensors), strict=True))
 
 
 def check_state_dtype(where: str, dtype: object) -> torch.dtype:

@@ -22,6 +22,8 @@ class Regulariser(ABC):
 
     #: Whether R is differentiable everywhere, so that `grad` and `curvature` may be used.
     smooth: ClassVar[bool] = False
+    #: Whether R is a sum over entries, so that `prox` takes one step per entry.
+    elementwise: ClassVar[bool] = False
 
     @abstractmethod
     def value(self, x: Tensor) -> Tensor:

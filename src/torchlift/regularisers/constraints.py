@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,6 +21,8 @@ class NonNegative(Regulariser):
     R(x) = 0 if all x_i ≥ 0, +∞ otherwise
     prox = max(x, 0), whatever the step
     """
+
+    elementwise: ClassVar[bool] = True
 
     def value(self, x: Tensor) -> Tensor:
         return zero_or_infinite(x >= 0, x)
@@ -39,6 +42,8 @@ class Interval(Regulariser):
     Arguments:
         lo, hi: the ends, lo < hi; lo = −inf or hi = inf leaves a side open.
     """
+
+    elementwise: ClassVar[bool] = True
 
     lo: float
     hi: float

@@ -25,6 +25,7 @@ class Ridge(Regulariser):
     """
 
     smooth: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
 
     weight: float = 1.0
 
@@ -57,6 +58,7 @@ class Decay(Regulariser):
     """
 
     smooth: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
 
     point: Tensor
     weight: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ class L1(Regulariser):
 
     Reference: Parikh & Boyd, Proximal Algorithms (2014), chapter 6.
     """
+
+    elementwise: ClassVar[bool] = True
 
     weight: float = 1.0
 
@@ -49,6 +52,8 @@ class ElasticNet(Regulariser):
     Reference: Zou & Hastie, Journal of the Royal Statistical Society B 67
     (2005); Parikh & Boyd, Proximal Algorithms (2014), chapter 6.
     """
+
+    elementwise: ClassVar[bool] = True
 
     l1: float = 1.0
     ridge: float = 1.0
