@@ -28,7 +28,7 @@ SAMPLES = 1000
 #: Seconds that the steps of one measurement take at least.
 SECONDS = 0.4
 #: Perturbation with which a sweep is compared with back-propagation, in double precision.
-SMALL = 1e-7
+SMALL = 1e-5
 
 
 @dataclass(frozen=True)
