@@ -210,27 +210,6 @@ class Chain(Network):
         return operators, biases
 
 
-def lift(module: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> Chain:
-    """The unified form of an `nn.Sequential`, with a copy of its weights.
-
-    Understood are `nn.Linear`, `nn.Conv2d`, `nn.ConvTranspose2d`, `nn.AvgPool2d`,
-    `nn.Flatten`, `nn.Unflatten`, batch norm and dropout in eval mode, nested
-    `nn.Sequential`, proximal activations (torch's or ours), `Residual` and
-    `RungeKutta`. Anything else is refused by name and position.
-
-    Args:
-        module: the network.
-        input_shape: shape of one input, such as (1, 28, 28); may be left out
-            when the first module is `nn.Linear`.
-
-    Example:
-        >>> net = lift(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-        >>> net.depth
-        1
-    """
-    return Chain(module, input_shape)
-
-
 def _own_parameters(sequential: nn.Sequential) -> Iterator[Tensor]:
     """The parameters of a Sequential without batch norms, whose order is that of a chain read from it."""
     for where, module in sequential.named_modules():

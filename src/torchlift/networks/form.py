@@ -52,7 +52,7 @@ class UnifiedForm:
     b: BlockVector
     activations: tuple[ProximalActivation, ...]
     fused: Mapping[int, FusedRow] = field(default_factory=dict)
-    """Rows of W u + b whose blocks share a factor, evaluated with it applied once."""
+    """Rows of W u + b that are evaluated in another way than block by block; number J is K u + d."""
 
     @property
     def depth(self) -> int:
@@ -76,6 +76,8 @@ class UnifiedForm:
 
     def output(self, u: Sequence[Tensor], context: Context = None) -> Tensor:
         """N = K u + d."""
+        if self.depth in self.fused:
+            return self.fused[self.depth](u, context)
         return _affine_row(self.K, 0, u, self.d[0], context)
 
     def eliminate(self, y: Tensor, z: Sequence[Tensor], context: Context = None) -> tuple[Tensor, ...]:
