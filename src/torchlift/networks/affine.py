@@ -16,6 +16,7 @@ from torchlift.networks.calls import (
     arguments,
     call,
     has_constant,
+    is_batch_first,
     is_linear,
     name_of,
 )
@@ -89,13 +90,13 @@ class AffineMaps:
         return [argument for argument in node.all_input_nodes if argument in self._depends]
 
     def _source(self, node: fx.Node) -> fx.Node:
-        """The tensor that a part of a split is taken from."""
+        """The batch that a part of a split, or of a tensor with another first axis, is taken from."""
         (parent,) = self._changing(node)
-        return parent if isinstance(parent.meta["value"], Tensor) else self._source(parent)
+        return parent if is_batch_first(parent, BATCH) else self._source(parent)
 
     def _blocks(self, node: fx.Node) -> dict[int, LinearOperator]:
         arguments_ = self._changing(node)
-        if any(not isinstance(argument.meta["value"], Tensor) for argument in arguments_):
+        if any(not is_batch_first(argument, BATCH) for argument in arguments_):
             arguments_ = [self._source(node)]
         total: dict[int, LinearOperator] = {}
         for argument in arguments_:
@@ -110,6 +111,8 @@ class AffineMaps:
     def _operator(self, node: fx.Node, argument: fx.Node) -> LinearOperator:
         """The linear part of a call in one of its arguments."""
         name, before, after = name_of(node), shape_of(argument), shape_of(node)
+        if argument not in node.all_input_nodes:
+            return self._functional(node, argument)
         if name in _NOTHING:
             return Identity(before)
         if name in _RESHAPES:
@@ -199,7 +202,7 @@ class AffineMaps:
             for link in chain:
                 look = lambda item, link=link: lookup(link, item)  # noqa: E731
                 args, kwargs = fx.node.map_arg((link.args, link.kwargs), look)
-                if name_of(link) in ADDITIVE:
+                if name_of(link) in ("add", "sub"):
                     args = tuple(0.0 if isinstance(item, int | float) and i < 2 else item for i, item in enumerate(args))
                 if name_of(link) == "pad":
                     kwargs = {key: item for key, item in kwargs.items() if key != "value"}
@@ -222,7 +225,7 @@ class AffineMaps:
     def _constant(self, node: fx.Node) -> Tensor | None:
         """What a value adds to its linear part; it broadcasts to one sample."""
         name, changing = name_of(node), self._changing(node)
-        if any(not isinstance(argument.meta["value"], Tensor) for argument in changing):
+        if any(not is_batch_first(argument, BATCH) for argument in changing):
             changing = [self._source(node)]
         known = {argument: self._of(argument)[1] for argument in changing}
         fixed = [a for a in node.all_input_nodes if a not in self._depends and isinstance(a.meta["value"], Tensor)]

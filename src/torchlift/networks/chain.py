@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
@@ -13,11 +14,12 @@ from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.learned import Activations
 from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
 from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
-from torchlift.prox import ProximalActivation
+from torchlift.prox import ActivationModule, ProximalActivation
 
 
 class ChainLayer(NamedTuple):
@@ -60,6 +62,11 @@ class Chain(Network):
             stacks, places = stack_layers([reader.layers[k] for k in used])
             self.add_module(role, stacks)
             self._places |= {k: (role, *place) for k, place in zip(used, places, strict=True)}
+        self.activation = Activations([site.activation for site in self._sites])
+        self._thresholds = [
+            (name, place) for name, m in plain.named_modules()
+            if isinstance(m, ActivationModule) and (place := self.activation.place_of(m.activation)) is not None
+        ]  # fmt: skip
         # The skeleton keeps the structure for `to_sequential`; on "meta" it holds no numbers.
         owners = {id(layer.module): k for k, layer in enumerate(reader.layers) if layer.module is not None}
         self._owners = [(name, owners[id(m)]) for name, m in plain.named_modules() if id(m) in owners]
@@ -93,7 +100,7 @@ class Chain(Network):
 
     @property
     def activations(self) -> tuple[ProximalActivation, ...]:
-        return tuple(site.activation for site in self._sites)  # which have no weights
+        return self.activation.current()
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""
@@ -123,7 +130,8 @@ class Chain(Network):
     @property
     def sites(self) -> tuple[Site, ...]:
         """How the layers are wired, one site per activation; terms count the layers as `layers` does."""
-        return self._sites
+        pairs = zip(self._sites, self.activations, strict=True)
+        return tuple(replace(site, activation=activation) for site, activation in pairs)
 
     @property
     def output_term(self) -> Term:
@@ -160,6 +168,24 @@ class Chain(Network):
             slot = stacked[name][index]
             slot.copy_(source.detach().reshape(slot.shape))
 
+    @torch.no_grad()
+    def load_back(self, module: nn.Module) -> None:
+        """Write the weights into the `nn.Sequential` that this chain was read from, or one like it.
+
+        Batch norms are refused: a chain holds them folded into other weights. `lift(module, share=True)` keeps them.
+        """
+        targets, slots = list(_own_parameters(module)), list(self.slots())
+        shapes = [tuple(target.shape) for target in targets]
+        expected = [tuple(shape) for _, _, _, shape in slots]
+        if shapes != expected:
+            invalid_value("load_back module", f"parameters of shapes {expected}", shapes)
+        for target, (_, name, index, shape) in zip(targets, slots, strict=True):
+            target.copy_(self.get_parameter(name)[index].reshape(shape))
+
+    def __repr__(self) -> str:
+        """The modules as torch shows them, under the name of the architecture."""
+        return repr(self._skeleton[0]).replace("Sequential(", f"{type(self).__name__}(", 1)
+
     def scatter(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """{parameter of `to_sequential()`: tensor} from {stacked parameter: tensor}, in the order of its parameters.
 
@@ -170,13 +196,20 @@ class Chain(Network):
             for plain, name, index, shape in self.slots() if name in gradients
         }  # fmt: skip
 
-    def slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
-        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them."""
-        for module, k in self._owners:
-            role, group, index = self._places[k]
-            for name, parameter in self._skeleton[0].get_submodule(module).named_parameters():
-                stacked = "bias" if name == "bias" else f"linear.{name}"
-                yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
+    def slots(self) -> Iterator[tuple[str, str, int | tuple[()], torch.Size]]:
+        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them.
+
+        The index of what is not stacked, such as a threshold, is ().
+        """
+        owners, thresholds = dict(self._owners), dict(self._thresholds)
+        for module, part in self._skeleton[0].named_modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                if module in thresholds:
+                    yield f"{module}.{name}", f"activation.{thresholds[module]}.{name}", (), parameter.shape
+                else:
+                    role, group, index = self._places[owners[module]]
+                    stacked = "bias" if name == "bias" else f"linear.{name}"
+                    yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
 
     def _is_dense(self, role: str, group: int) -> bool:
         stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
@@ -198,6 +231,11 @@ class Chain(Network):
                 module.get_parameter("weight").copy_(operators[k].tensors()["weight"])
                 if (bias := biases[k]) is not None:
                     module.get_parameter("bias").copy_(bias.flatten())
+            for name, place in self._thresholds:
+                for parameter, value in zip(
+                    plain.get_submodule(name).parameters(), self.activation[place].parameters(), strict=True
+                ):
+                    parameter.copy_(value)
         return plain.train(self.training)
 
     def _current(self) -> tuple[list[LinearOperator], list[Tensor | None]]:
@@ -210,7 +248,7 @@ class Chain(Network):
         return operators, biases
 
 
-def _own_parameters(sequential: nn.Sequential) -> Iterator[Tensor]:
+def _own_parameters(sequential: nn.Module) -> Iterator[Tensor]:
     """The parameters of a Sequential without batch norms, whose order is that of a chain read from it."""
     for where, module in sequential.named_modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):

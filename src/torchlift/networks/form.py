@@ -30,8 +30,12 @@ class ForwardStates(NamedTuple):
     output: Tensor
     """N(y) = K u + d."""
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(tuple(part.shape)) for part in self.u)
+        return f"ForwardStates(u {shapes}; output {tuple(self.output.shape)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class UnifiedForm:
     """The block operators of a network, assembled from its current parameters.
 
@@ -53,6 +57,10 @@ class UnifiedForm:
     activations: tuple[ProximalActivation, ...]
     fused: Mapping[int, FusedRow] = field(default_factory=dict)
     """Rows of W u + b that are evaluated in another way than block by block; number J is K u + d."""
+
+    def __repr__(self) -> str:
+        sizes = [str(shape) for shape in (*self.W.column_shapes, *self.K.row_shapes)]
+        return f"UnifiedForm({self.depth} layers, {' → '.join(sizes if len(sizes) < 9 else [*sizes[:4], '…', *sizes[-3:]])})"
 
     @property
     def depth(self) -> int:

@@ -12,6 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from torchlift.core.errors import NotRepresentableError
 from torchlift.networks.modules import Residual
 from torchlift.networks.trace import has_hooks
+from torchlift.prox import ActivationModule
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
@@ -116,6 +117,8 @@ def _refuse_shared_parameters(module: nn.Module) -> None:
     """One module used twice is fine; one tensor in two modules is not."""
     owner: dict[int, str] = {}
     for where, child in module.named_modules():
+        if isinstance(child, ActivationModule):
+            continue  # layers may share a threshold
         for name, parameter in child.named_parameters(recurse=False):
             path = f"{where}.{name}"
             if owner.setdefault(id(parameter), path) != path:

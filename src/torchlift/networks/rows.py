@@ -11,8 +11,8 @@ from torch import Tensor, fx
 from torchlift.core.checks import Shape
 from torchlift.networks.calls import (
     DROPOUTS,
+    LINEAR_IN_FIRST,
     REARRANGEMENTS,
-    arguments,
     has_constant,
     is_batch_first,
     is_contextual,
@@ -84,12 +84,22 @@ class Plan:
 
 
 def label(node: fx.Node) -> str:
-    """A name for a call: the path of its module and what it computes."""
-    name = name_of(node) or getattr(node.target, "__name__", str(node.target))
-    path = node.meta["path"]
-    if node.op == "call_module":
-        return path
-    return f"{path}.{name}" if path else str(node.name)
+    """A name for a call that no other call has: the path of its module and what it computes."""
+    return node.meta["label"]
+
+
+def _name(trace: Trace) -> None:
+    """Give every call its label; a module that is called again gets a number."""
+    seen: dict[str, int] = {}
+    for node in trace.nodes:
+        of = node
+        while name_of(of) == "getitem" and not isinstance(of.all_input_nodes[0].meta["value"], Tensor):
+            of = of.all_input_nodes[0]  # parts of a tuple are named by the call that gave it
+        name = name_of(of) or getattr(of.target, "__name__", str(of.target))
+        path = of.meta["path"]
+        text = path if of.op == "call_module" else f"{path}.{name}" if path else name
+        seen[text] = seen.get(text, 0) + 1
+        node.meta["label"] = text if seen[text] == 1 else f"{text}#{seen[text]}"
 
 
 def shape_of(node: fx.Node) -> Shape:
@@ -99,6 +109,7 @@ def shape_of(node: fx.Node) -> Shape:
 
 def plan(trace: Trace) -> Plan:
     """The rows of a recorded module."""
+    _name(trace)
     return _Reader(trace).read()
 
 
@@ -128,7 +139,7 @@ class _Reader:
         result = self.trace.output
         if result not in self.depends:
             refuse("", "its output does not depend on its input")
-        if result in self.opaque or not is_batch_first(result, BATCH):
+        if not is_batch_first(result, BATCH):
             shape = tuple(result.meta["value"].shape)
             refuse("", f"the first axis of its output of shape {shape} is not the batch")
         output = self._row(result, result, "sum")
@@ -143,11 +154,13 @@ class _Reader:
             refuse(node.meta["path"], f"{name} is random in training mode", "Call `.eval()` first or remove it.")
         changing = [argument for argument in node.all_input_nodes if argument in self.depends]
         loose = any(argument in self.opaque for argument in changing)
-        first_axis = isinstance(node.meta["value"], tuple | list) or is_batch_first(node, BATCH)
+        first_axis = is_batch_first(node, BATCH)
+        # the batch may be elsewhere for a while, as in `qkv.permute(2, 0, 1).unbind(0)`
+        rearranged = len(changing) == 1 and name in LINEAR_IN_FIRST
         if not loose and first_axis and is_activation(node, changing):
             (source,) = changing
             self._state(node, source, "activation")
-        elif not loose and first_axis and is_linear(node, self.depends.__contains__):
+        elif not loose and (first_axis or rearranged) and is_linear(node, self.depends.__contains__):
             self._linear(node, changing)
         elif not loose and first_axis and is_contextual(node, self.depends.__contains__):
             (source,) = changing
@@ -174,12 +187,12 @@ class _Reader:
 
     def _share(self, node: fx.Node) -> None:
         """Make a state of a value that several calls read, so that it is computed once."""
-        if node in self.heavy and isinstance(node.meta["value"], Tensor) and self._readers(node) > 1:
+        if node not in self.heavy or len(self.users[node]) < 2:
+            return
+        while not is_batch_first(node, BATCH):
+            (node,) = (argument for argument in node.all_input_nodes if argument in self.depends)
+        if node in self.heavy:
             self._state(node, node, "sum")
-
-    def _readers(self, node: fx.Node) -> int:
-        """How often a value is read; the parts of a split count one by one."""
-        return sum(1 if isinstance(u.meta["value"], Tensor) else len(self.users[u]) for u in self.users[node])
 
     def _state(self, node: fx.Node, source: fx.Node, kind: Kind) -> None:
         if node in self.states:
@@ -210,5 +223,3 @@ class _Reader:
     def _uses_input(self, node: fx.Node) -> bool:
         return self.trace.input in node.all_input_nodes and not isinstance(node.meta["value"], int)
 
-
-__all__ = ["Kind", "Plan", "Row", "arguments", "label", "plan", "shape_of"]

@@ -6,20 +6,43 @@ torch's own answer on tensors without memory loads its compiler first, which tak
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
-_SAME = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "dropout", "prelu")
+from torchlift.networks.calls import name_of
+
+_SAME = {
+    *("batch_norm", "layer_norm", "group_norm", "instance_norm", "dropout", "prelu", "relu", "relu6", "hardtanh"),
+    *("leaky_relu", "elu", "celu", "sigmoid", "tanh", "softplus", "softsign", "softshrink", "softmax", "clamp"),
+    *("gelu", "silu", "mish", "hardswish", "hardsigmoid", "neg", "contiguous", "clone"),
+}
+_ELEMENTWISE = {"add", "sub", "mul", "div"}
 
 
 def shape_of(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The shape of the result, or None for functions that are not known here or have unusual arguments."""
-    name = getattr(node.target, "__name__", "")
-    if node.op != "call_function" or not args or not isinstance(args[0], Tensor):
+    name = name_of(node)
+    if not args or kwargs.get("dtype") is not None or not name:
+        return None
+    if name == "cat" and len({part.ndim for part in args[0]}) == 1:
+        return _concatenated(args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0))
+    if not isinstance(args[0], Tensor):
         return None
     if name in _SAME:
         return tuple(args[0].shape)
+    if name in _ELEMENTWISE and len(args) == 2:
+        return _broadcast(args[0], args[1])
+    if name == "linear" and len(args) > 1 and args[0].shape[-1] == args[1].shape[-1]:
+        return (*args[0].shape[:-1], args[1].shape[0])
+    if name == "matmul" and args[0].ndim == args[1].ndim > 2 and args[0].shape[-1] == args[1].shape[-2]:
+        return (*_joined(args[0].shape[:-2], args[1].shape[:-2]), args[0].shape[-2], args[1].shape[-1])
+    if "_pool" in name and args[0].ndim == int(name[-2]) + 2 and not kwargs.get("return_indices"):
+        # the sizes of one channel, by torch itself
+        sizes = node.target(torch.zeros(1, 1, *args[0].shape[2:]), *args[1:], **kwargs).shape[2:]  # type: ignore[operator]
+        return (*args[0].shape[:2], *sizes)
     if name not in ("conv1d", "conv2d", "conv3d") or len(args) < 2:
         return None
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -37,6 +60,27 @@ def shape_of(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     rows = zip(x.shape[2:], weight.shape[2:], stride, pads, dilation, strict=True)
     sizes = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in rows]
     return (x.shape[0], weight.shape[0], *sizes) if min(sizes) > 0 else None
+
+
+def _broadcast(one: Tensor, other: Any) -> tuple[int, ...] | None:
+    if not isinstance(other, Tensor):
+        return tuple(one.shape) if isinstance(other, int | float) else None
+    return _joined(one.shape, other.shape) if one.dtype == other.dtype else None
+
+
+def _joined(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """Sizes after broadcasting; `torch.broadcast_shapes` loads the compiler too."""
+    pairs = zip_longest(reversed(one), reversed(other), fillvalue=1)
+    return tuple(reversed([b if a == 1 else a for a, b in pairs]))
+
+
+def _concatenated(parts: Sequence[Tensor], dim: int) -> tuple[int, ...] | None:
+    sizes = list(parts[0].shape)
+    others = [[n for axis, n in enumerate(part.shape) if axis != dim % part.ndim] for part in parts]
+    if any(other != others[0] for other in others) or len({part.dtype for part in parts}) > 1:
+        return None
+    sizes[dim] = sum(part.shape[dim] for part in parts)
+    return tuple(sizes)
 
 
 def _each(value: Any, axes: int) -> tuple[int, ...]:

@@ -189,7 +189,8 @@ class _Tracer(fx.Tracer):
             return _on_meta(_attribute(self.root, str(node.target)))
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["value"])
         if (shape := shape_of(node, args, kwargs)) is not None:
-            return args[0].new_empty(shape)
+            like = args[0] if isinstance(args[0], Tensor) else args[0][0]
+            return like.new_empty(shape)
         if node.op == "call_module":
             return self.root.get_submodule(str(node.target))(*args, **kwargs)
         if node.op == "call_method":
