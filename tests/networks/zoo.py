@@ -307,45 +307,53 @@ def cnn_1d() -> nn.Module:
 
 @dataclass(frozen=True)
 class Model:
-    """An architecture, the shape of its inputs, and what can be done with it.
+    """An architecture, the shape of its inputs, and the modules whose features are inverted.
 
     Arguments:
-        early, late: modules whose features are inverted; None where nothing proximal lies before them.
+        early, late: names of modules.
+        large: the architecture at a usual size, for timing, with the shape of its inputs.
     """
 
     name: str
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
+    early: str
+    late: str
     large: Callable[[], nn.Module] | None = None
     large_shape: tuple[int, ...] = ()
 
 
 MODELS = [
-    Model("ResNet-18", ResNet18, (3, 32, 32), lambda: ResNet18(64, 1000), (3, 224, 224)),
-    Model("VGG-11", VGG11, (3, 32, 32), lambda: VGG11(64, 32, 10), (3, 32, 32)),
-    Model("MobileNet-V2", MobileNetV2, (3, 32, 32), lambda: MobileNetV2(8, 1000), (3, 224, 224)),
-    Model("EfficientNet-Lite0", EfficientNetLite0, (3, 32, 32), lambda: EfficientNetLite0(8, 1000), (3, 224, 224)),
-    Model("FFDNet", FFDNet, (1, 9, 12), lambda: FFDNet(64, 15), (1, 96, 96)),
-    Model("DnCNN", DnCNN, (1, 10, 10), lambda: DnCNN(64, 20), (1, 64, 64)),
-    Model("U-Net", UNet, (1, 14, 14), lambda: UNet(16), (1, 96, 96)),
-    Model("VAE encoder", Encoder, (1, 16, 16), None),
-    Model("VAE decoder", Decoder, (6,), None),
-    Model("LeNet", LeNet, (1, 16, 16), None),
-    Model("ConvMixer", conv_mixer, (3, 16, 16), lambda: conv_mixer(128, 6, 7, 4), (3, 64, 64)),
-    Model("ViT", ViT, (3, 16, 16), lambda: ViT(128, 4, 64, 8), (3, 64, 64)),
-    Model("1-d CNN", cnn_1d, (2, 20), None),
+    Model("ResNet-18", ResNet18, (3, 32, 32), "relu", "layer2.0", lambda: ResNet18(64, 1000), (3, 224, 224)),
+    Model("VGG-11", VGG11, (3, 32, 32), "features.1", "features.9", lambda: VGG11(64, 32, 10), (3, 32, 32)),
+    Model("MobileNet-V2", MobileNetV2, (3, 32, 32), "features.0", "features.5", lambda: MobileNetV2(8, 1000), (3, 224, 224)),
+    Model("EfficientNet-Lite0", EfficientNetLite0, (3, 32, 32), "features.0", "features.5", lambda: EfficientNetLite0(8, 1000), (3, 224, 224)),
+    Model("FFDNet", FFDNet, (1, 9, 12), "net.1", "net.7", lambda: FFDNet(64, 15), (1, 96, 96)),
+    Model("DnCNN", DnCNN, (1, 10, 10), "in_conv", "conv_list.1", lambda: DnCNN(64, 20), (1, 64, 64)),
+    Model("U-Net", UNet, (1, 14, 14), "down1", "up2", lambda: UNet(16), (1, 96, 96)),
+    Model("VAE encoder", Encoder, (1, 16, 16), "conv1", "mean"),
+    Model("VAE decoder", Decoder, (6,), "dense", "conv1"),
+    Model("LeNet", LeNet, (1, 16, 16), "conv1", "fc1"),
+    Model("ConvMixer", conv_mixer, (3, 16, 16), "0", "4.0.fn.0", lambda: conv_mixer(128, 6, 7, 4), (3, 64, 64)),
+    Model("ViT", ViT, (3, 16, 16), "patch", "blocks.0.attn.qkv", lambda: ViT(128, 4, 64, 8), (3, 64, 64)),
+    Model("1-d CNN", cnn_1d, (2, 20), "0", "4"),
 ]
-
-
-def trained(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Random weights, and running statistics as after some training, in eval mode and double precision."""
-    generator = torch.Generator().manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            for tensor, shift in ((module.running_mean, 0.0), (module.running_var, 0.5), (module.weight.data, 0.5)):
-                tensor.copy_(torch.rand(tensor.shape, generator=generator) + shift)
-    return model.eval().double()
 
 
 def inputs(model: Model, batch: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(batch, *model.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def trained(model: Model, seed: int = 0) -> nn.Module:
+    """Random weights, batch norms with the statistics of some inputs, in eval mode and double precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = model.build().double()
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+                part.momentum = 1.0
+                nn.init.uniform_(part.weight, 0.5, 1.5)
+                nn.init.normal_(part.bias, std=0.3)
+        with torch.no_grad():
+            module.train()(inputs(model, 8, seed=2))
+    return module.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,13 @@ from torchlift.core.checks import Shape, check_batch, check_like
 from torchlift.core.errors import invalid_value
 from torchlift.networks.affine import AffineMaps
 from torchlift.networks.base import Network
-from torchlift.networks.calls import arguments, call, name_of
+from torchlift.networks.calls import arguments, call, is_batch_first, name_of
 from torchlift.networks.contextual import contextual
 from torchlift.networks.form import ForwardStates, UnifiedForm, assemble
 from torchlift.networks.opaque import state_key
 from torchlift.networks.rows import Plan, Row, label, plan, shape_of
 from torchlift.networks.sigmas import activation
-from torchlift.networks.trace import refuse, trace, twin
+from torchlift.networks.trace import BATCH, refuse, trace, twin
 from torchlift.operators import Context
 from torchlift.prox import Identity, PReLU, ProximalActivation
 
@@ -54,6 +55,7 @@ class GraphNetwork(Network):
         super().__init__(in_shape, shape_of(recorded.output.node))
         self.module = twin(module, share=share)
         self.plan = recorded
+        self._whole = True
         for name, constant in recorded.trace.constants.items():
             self.register_buffer(name, constant, persistent=False)
         self._check_slopes()
@@ -69,12 +71,11 @@ class GraphNetwork(Network):
         return tuple(self._activation(row) for row in self.plan.rows)
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
-        return self.module(y) if context is None else self.states(y, context).output
+        self._check(y)
+        return self.module(y) if context is None and self._whole else self.states(y, context).output
 
     def states(self, y: Tensor, context: Context = None) -> ForwardStates:
-        check_batch("GraphNetwork input", y, self.in_shape)
-        if self.like is not None:
-            check_like("GraphNetwork input", y, self.like)
+        self._check(y)
         u, v = [y], []
         for row in self.plan.rows:
             v.append(self._evaluate(row, u, context))
@@ -105,6 +106,22 @@ class GraphNetwork(Network):
             found |= {state_key(row.path, k): states[k] for k in row.reads}
         return found
 
+    def up_to(self, path: str) -> GraphNetwork:
+        """The part of the network that ends with the output of a module, sharing its parameters.
+
+        Arguments:
+            path: a module by its name in the user's model, such as "layer1.0.conv2"; its last call counts.
+        """
+        inside = [node for node in self.plan.trace.nodes if f"{node.meta['path']}.".startswith(f"{path}.")]
+        ends = [node for node in inside if node.op.startswith("call") and is_batch_first(node, BATCH)]
+        if not ends:
+            paths = list(dict.fromkeys(node.meta["path"] for node in self.plan.trace.nodes if node.meta["path"]))
+            invalid_value("up_to path", f"one of {', '.join(paths[:20])}", repr(path))
+        part = copy.copy(self)
+        part.__dict__ = {**self.__dict__, "plan": plan(self.plan.trace.until(ends[-1])), "_whole": False}
+        part.out_shape = shape_of(ends[-1])
+        return part
+
     def train(self, mode: bool = True) -> GraphNetwork:
         """Set `training` of the network only: the module keeps the mode in which it was lifted."""
         self.training = mode
@@ -112,7 +129,7 @@ class GraphNetwork(Network):
 
     def to_sequential(self, context: Context = None) -> nn.Module:
         """A copy of the module with the current weights."""
-        return twin(self.module)
+        return twin(self.module) if self._whole else super().to_sequential(context)
 
     @torch.no_grad()
     def load_back(self, module: nn.Module) -> None:
@@ -136,6 +153,11 @@ class GraphNetwork(Network):
         return f"{text}, {opaque} of them opaque" if opaque else text
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _check(self, y: Tensor) -> None:
+        check_batch("GraphNetwork input", y, self.in_shape)
+        if self.like is not None:
+            check_like("GraphNetwork input", y, self.like)
 
     def _activation(self, row: Row) -> ProximalActivation:
         return activation(row.node, self._look_up) if row.kind == "activation" else Identity()

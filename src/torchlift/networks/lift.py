@@ -91,7 +91,7 @@ def _known_shape(module: nn.Module, shape: Shape | None) -> Shape:
     if shape is not None:
         return shape
     first = next((part for part in module.modules() if not list(part.children())), module)
-    if isinstance(module, nn.Sequential) and isinstance(first, nn.Linear):
+    if isinstance(module, nn.Sequential | nn.Linear) and isinstance(first, nn.Linear):
         return (first.in_features,)
     hint = "Try lift(module, example_inputs) or lift(module, input_shape=(channels, height, width))."
     invalid_value("lift", f"an example, because {type(first).__name__} does not tell the shape", "nothing", hint)

@@ -47,12 +47,13 @@ class Jacobian(LinearOperator):
         return self.to_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
-        u = self._states(context)
-        return torch.func.jvp(lambda u_k: self.function({**u, self.column: u_k}), (u[self.column],), (x,))[1]
+        # y ↦ Jᵀy is linear, and its adjoint is J: reverse mode twice, because not all functions have a forward mode
+        value, pull_back = self._pull_back(context)
+        _, push_forward = torch.func.vjp(lambda y: pull_back(y)[0], torch.zeros_like(value))
+        return push_forward(x)[0]
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        u = self._states(context)
-        return torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])[1](y)[0]
+        return self._pull_back(context)[1](y)[0]
 
     def norm_bound(self, context: Context = None) -> float:
         raise NotRepresentableError(
@@ -62,6 +63,11 @@ class Jacobian(LinearOperator):
 
     def symbol(self) -> str:
         return f"∂({self.path})"
+
+    def _pull_back(self, context: Context) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
+        u = self._states(context)
+        value, pull_back = torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])
+        return value, pull_back
 
     def _states(self, context: Context) -> dict[int, Tensor]:
         return {k: context_tensor(self.path, context, state_key(self.path, k)) for k in self.reads}

@@ -13,7 +13,7 @@ import copy
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -54,6 +54,10 @@ class Trace:
     @property
     def output(self) -> fx.Node:
         return self.nodes[-1]
+
+    def until(self, node: fx.Node) -> Trace:
+        """The part that a call depends on, with its value as the output."""
+        return replace(self, nodes=_needed(node))
 
 
 class Holder(nn.Module):
