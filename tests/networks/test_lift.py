@@ -60,7 +60,7 @@ LINEAR: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "conv, reflect": (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), (2, 5, 4)),
     "conv, replicate": (nn.Conv2d(2, 2, 3, padding=1, padding_mode="replicate"), (2, 5, 4)),
     "conv, circular": (nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular", groups=2), (2, 5, 4)),
-    "conv, depthwise same": (nn.Conv2d(3, 3, 4, padding="same", groups=3), (3, 5, 6)),
+    "conv, depthwise same": (nn.Conv2d(3, 3, 3, padding="same", groups=3), (3, 5, 6)),
     "conv transposed": (nn.ConvTranspose1d(2, 3, 3, 2, 1, 1), (2, 5)),
     "conv transposed, 2-d": (nn.ConvTranspose2d(2, 3, 3, 2, 1, 1), (2, 5, 4)),
     "linear over the last axis": (nn.Linear(4, 3), (5, 4)),
@@ -103,7 +103,7 @@ def test_known_blocks_are_used() -> None:
 
 
 SIGMAS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "relu6": (F.relu6, "ReLU6"),
+    "relu6": (F.relu6, type(tl.ReLU6()).__name__),
     "relu, in place": (lambda x: F.relu(x, inplace=True), "ReLU"),
     "method": (lambda x: x.sigmoid(), "Sigmoid"),
     "tanh_": (lambda x: x.tanh_(), "Tanh"),
@@ -125,7 +125,7 @@ SIGMAS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 def test_activations_by_module_function_and_method(name: str) -> None:
     sigma, kind = SIGMAS[name]
     parts = {"sigma": sigma} if isinstance(sigma, nn.Module) else {}
-    module = Own(lambda m, x: m.b(sigma(m.a(x))), a=nn.Linear(4, 3), b=nn.Linear(3, 2), **parts)
+    module = Own(lambda m, x: m.b(getattr(m, "sigma", sigma)(m.a(x))), a=nn.Linear(4, 3), b=nn.Linear(3, 2), **parts)
     network = _assert_equal(module, _y(4))
     assert [type(activation).__name__ for activation in network.activations] == [kind]
 

@@ -37,9 +37,10 @@ def test_outputs_and_gradients_are_the_modules(model: Model) -> None:
     assert expected.std() > 1e-6
     states = network.states(y)
     for output in (network(y), states.output, network(y, network.context(y))):
-        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12 * float(1 + expected.abs().max()))
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12 * (1 + float(expected.detach().abs().max())))
     single = copy.deepcopy(module).float()
-    assert float((tl.lift(single, y.float()).states(y.float()).output - single(y.float())).abs().max()) <= 1e-5
+    difference = tl.lift(single, y.float()).states(y.float()).output - single(y.float())
+    assert float(difference.detach().abs().max()) <= 1e-5
     for result, target in ((expected, module), (states.output, network.module)):
         result.square().sum().backward()
         assert all(p.grad is not None for p in target.parameters())
@@ -146,7 +147,8 @@ def _line(model: Model) -> str:
     rows = network.plan.rows
     counts = [sum(row.kind == kind for row in rows) for kind in ("activation", "sum", "opaque")]
     names = sorted({node.meta["label"].rsplit(".", 1)[-1].split("#")[0] for node in network.plan.contextual})
-    late = "no" if network.up_to(model.late).plan.opaque else "with context" if network.up_to(model.late).plan.contextual else "yes"
+    part = network.up_to(model.late).plan
+    late = "no" if part.opaque else "with context" if part.contextual else "yes"
     cells = [model.name, *map(str, counts), ", ".join(f"`{name}`" for name in names) or "–", f"`{model.late}`: {late}"]
     return f"| {' | '.join(cells)} |"
 

@@ -107,17 +107,17 @@ class MobileNetV2(nn.Module):
         *((6, 12, 3, 1, 3), (6, 20, 3, 2, 3), (6, 40, 1, 1, 3)),
     )
 
-    def __init__(self, width: int = 2, classes: int = 5) -> None:
+    def __init__(self, width: int = 1, classes: int = 5) -> None:
         super().__init__()
-        before = 2 * width
+        before = 4 * width
         features: list[nn.Module] = [ConvNormActivation(3, before, stride=2)]
         for expand, channels, count, stride, kernel in self.SETTINGS:
             for i in range(count):
                 features.append(InvertedResidual(before, channels * width, stride if i == 0 else 1, expand, kernel))
                 before = channels * width
-        features.append(ConvNormActivation(before, 40 * width, 1))
+        features.append(ConvNormActivation(before, 160 * width, 1))
         self.features = nn.Sequential(*features)
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(40 * width, classes))
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(160 * width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.adaptive_avg_pool2d(self.features(x), (1, 1))
@@ -134,11 +134,11 @@ class EfficientNetLite0(MobileNetV2):
 
 
 class FFDNet(nn.Module):
-    """Sub-images and a noise level map through a chain of convolutions."""
+    """The noise in an image, from its four sub-images and a map of the noise level."""
 
     def __init__(self, width: int = 8, depth: int = 5, sigma: float = 0.1) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(5, width, 3, padding=1), nn.ReLU(inplace=True)]
+        layers: list[nn.Module] = [nn.Conv2d(5, width, 3, padding=1, bias=False), nn.ReLU(inplace=True)]
         for _ in range(depth - 2):
             layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         self.net = nn.Sequential(*layers, nn.Conv2d(width, 4, 3, padding=1, bias=False))
@@ -146,11 +146,11 @@ class FFDNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, _, height, width = x.shape
-        x = F.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
+        x = F.pad(x, (0, width % 2, 0, height % 2), mode="reflect")
         parts = F.pixel_unshuffle(x, 2)
         level = torch.full((batch, 1, *parts.shape[2:]), self.sigma, dtype=x.dtype, device=x.device)
-        out = F.pixel_shuffle(self.net(torch.cat((level, parts), 1)), 2)
-        return out[..., :height, :width]
+        clean = x - F.pixel_shuffle(self.net(torch.cat((level, parts), 1)), 2)
+        return clean[..., :height, :width]
 
 
 class DnCNN(nn.Module):

@@ -51,6 +51,7 @@ class AffineMaps:
         plan: the rows.
         value: the tensor (or number) of a call that does not depend on the input, for a batch of the given size.
         run: a row's v from {k: u_k}, for opaque rows.
+        like: a tensor of the dtype and on the device of the states.
     """
 
     def __init__(
@@ -58,13 +59,10 @@ class AffineMaps:
         plan: Plan,
         value: Callable[[fx.Node, int], Any],
         run: Callable[[Row, Mapping[int, Tensor]], Tensor],
+        like: Tensor,
     ) -> None:
         self.plan, self.value, self.run = plan, value, run
-        self._depends = {node for node in plan.trace.nodes if node is plan.trace.input}
-        for node in plan.trace.nodes:
-            sized = not isinstance(node.meta["value"], int | float)
-            if sized and any(argument in self._depends for argument in node.all_input_nodes):
-                self._depends.add(node)
+        self._depends, self._like = plan.depends, like
         self._known: dict[fx.Node, tuple[dict[int, LinearOperator], Tensor | None]] = {}
 
     def row(self, row: Row) -> tuple[dict[int, LinearOperator], Tensor | None]:
@@ -261,8 +259,7 @@ class AffineMaps:
         chain = self._chain(node, first) if len(known) == 1 else [node]
         env: dict[fx.Node, Any] = {}
         for argument, constant in known.items():
-            like = self._like()
-            zeros = like.new_zeros(shape_of(argument))
+            zeros = self._like.new_zeros(shape_of(argument))
             env[argument] = (zeros if constant is None else constant.expand(shape_of(argument)))[None]
         for link in chain:
             args, kwargs = fx.node.map_arg(
@@ -278,12 +275,6 @@ class AffineMaps:
 
     def _tensor(self, item: Any) -> Tensor:
         return self.value(item, 1) if isinstance(item, fx.Node) else item
-
-    def _like(self) -> Tensor:
-        for node in self.plan.trace.nodes:
-            if node.op == "get_attr" and (value := self.value(node, 1)).is_floating_point():
-                return value
-        return torch.empty(0, dtype=self.plan.trace.input.meta["value"].dtype)
 
     def _sample(self, item: fx.Node, node: fx.Node) -> Any:
         """A constant beside samples of a call's result, without its batch axis of size 1."""

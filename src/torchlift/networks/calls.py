@@ -77,6 +77,23 @@ _CASTS = {"to", "float", "double", "half", "bfloat16", "type", "type_as"}
 _NOT_OF_TORCH = {"batch_norm", "instance_norm"}  # torch's own take their arguments in another order than F's
 
 
+#: Functions that read only the shape of a tensor.
+_OF_SHAPES = {
+    *("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"),
+    *("new_tensor", "size"),
+}
+
+
+def dependents(nodes: Iterable[fx.Node], source: fx.Node) -> frozenset[fx.Node]:
+    """The calls whose values depend on those of the input, not only on its shape."""
+    depends = {source}
+    for node in nodes:
+        valued = not isinstance(node.meta["value"], int | float) and name_of(node) not in _OF_SHAPES
+        if valued and any(argument in depends for argument in node.all_input_nodes):
+            depends.add(node)
+    return frozenset(depends)
+
+
 def name_of(node: fx.Node) -> str:
     """The function of a call without regard to its spelling, "" where it is not one of torch's."""
     if node.op == "call_method":

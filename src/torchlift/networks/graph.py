@@ -47,10 +47,12 @@ class GraphNetwork(Network):
         module: any module that maps one tensor to one tensor.
         in_shape: shape of one input.
         share: whether to use the parameters and buffers of `module` instead of copies.
+        like: an input, whose dtype and device count where the module has no parameters.
     """
 
-    def __init__(self, module: nn.Module, in_shape: Shape, *, share: bool = False) -> None:
-        like = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), torch.empty(0))
+    def __init__(self, module: nn.Module, in_shape: Shape, *, share: bool = False, like: Tensor | None = None) -> None:
+        held = (p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point())
+        like = next(held, torch.empty(0) if like is None else like)
         recorded = plan(trace(module, in_shape, like))
         super().__init__(in_shape, shape_of(recorded.output.node))
         self.module = twin(module, share=share)
@@ -88,7 +90,7 @@ class GraphNetwork(Network):
         Blocks of max-pooling and norms need `context(y)`. Blocks of opaque rows
         are their Jacobians at the states in it.
         """
-        maps = AffineMaps(self.plan, self._value, self._opaque)
+        maps = AffineMaps(self.plan, self._value, self._opaque, self._reference())
         W, b = {}, []
         for j, row in enumerate(self.plan.rows):
             blocks, bias = maps.row(row)
@@ -219,8 +221,16 @@ class GraphNetwork(Network):
             return self._attribute(str(node.target))
         if node.op == "call_method" and node.target == "size" and node.args[0] is self.plan.trace.input:
             return batch
+        if node in self.plan.depends:  # only its shape is asked for
+            sizes = [size if size % BATCH else batch * (size // BATCH) for size in node.meta["value"].shape]
+            return self._reference().new_zeros(sizes)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: self._value(item, batch))
         return call(node, args, kwargs, self.get_submodule)
+
+    def _reference(self) -> Tensor:
+        """A tensor of the dtype and on the device of the states."""
+        dtype = self.plan.trace.input.meta["value"].dtype
+        return torch.empty(0, dtype=dtype) if self.like is None else self.like.detach()
 
     def _attribute(self, path: str) -> Any:
         owner, _, name = path.rpartition(".")

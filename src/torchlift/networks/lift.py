@@ -56,15 +56,15 @@ def lift(
 
 def _read(module: nn.Module, example: Tensor | None, shape: Shape | None, share: bool) -> Network:
     if not isinstance(module, nn.Sequential):
-        return GraphNetwork(module, _known_shape(module, shape), share=share)
+        return GraphNetwork(module, _known_shape(module, shape), share=share, like=example)
     if share:
-        return GraphNetwork(module, _known_shape(module, shape), share=True)
+        return GraphNetwork(module, _known_shape(module, shape), share=True, like=example)
     try:
         return Chain(module, shape)
     except (NotRepresentableError, NotProximalError) as error:
         refused = error
     try:
-        return GraphNetwork(module, _known_shape(module, shape))
+        return GraphNetwork(module, _known_shape(module, shape), like=example)
     except NotRepresentableError as error:
         if "cannot be recorded" in str(error) and "forward" not in str(refused):
             raise refused from None

@@ -13,6 +13,7 @@ from torchlift.networks.calls import (
     DROPOUTS,
     LINEAR_IN_FIRST,
     REARRANGEMENTS,
+    dependents,
     has_constant,
     is_batch_first,
     is_contextual,
@@ -61,12 +62,14 @@ class Plan:
         rows: one per state u_1, …, u_J.
         output: how N(y) is made of the states.
         states: {node: k} for every u_k.
+        depends: the calls that depend on the values of the input.
     """
 
     trace: Trace
     rows: tuple[Row, ...]
     output: Row
     states: dict[fx.Node, int]
+    depends: frozenset[fx.Node]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self
@@ -118,11 +121,7 @@ class _Reader:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.depends = {trace.input}
-        for node in trace.nodes:
-            sized = not isinstance(node.meta["value"], int | float)
-            if sized and any(argument in self.depends for argument in node.all_input_nodes):
-                self.depends.add(node)
+        self.depends = dependents(trace.nodes, trace.input)
         needed = set(trace.nodes)
         self.users = {node: [user for user in node.users if user in needed] for node in trace.nodes}
         self.states: dict[fx.Node, int] = {trace.input: 0}
@@ -146,7 +145,7 @@ class _Reader:
         if output.contextual:
             self._state(result, result, "sum")
             output = self._row(result, result, "sum")
-        return Plan(self.trace, tuple(self.rows), output, dict(self.states))
+        return Plan(self.trace, tuple(self.rows), output, dict(self.states), self.depends)
 
     def _read(self, node: fx.Node) -> None:
         name = name_of(node)

@@ -39,7 +39,10 @@ def shape_of(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         return (*args[0].shape[:-1], args[1].shape[0])
     if name == "matmul" and args[0].ndim == args[1].ndim > 2 and args[0].shape[-1] == args[1].shape[-2]:
         return (*_joined(args[0].shape[:-2], args[1].shape[:-2]), args[0].shape[-2], args[1].shape[-1])
-    if "_pool" in name and args[0].ndim == int(name[-2]) + 2 and not kwargs.get("return_indices"):
+    if name == "pad" and len(args) > 1 and all(isinstance(amount, int) for amount in args[1]):
+        return _padded(args[0].shape, args[1])
+    pooled = "_pool" in name and args[0].ndim == int(name[-2]) + 2 and not kwargs.get("return_indices")
+    if pooled or (name in ("interpolate", "upsample") and args[0].ndim > 2):
         # the sizes of one channel, by torch itself
         sizes = node.target(torch.zeros(1, 1, *args[0].shape[2:]), *args[1:], **kwargs).shape[2:]  # type: ignore[operator]
         return (*args[0].shape[:2], *sizes)
@@ -72,6 +75,14 @@ def _joined(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     """Sizes after broadcasting; `torch.broadcast_shapes` loads the compiler too."""
     pairs = zip_longest(reversed(one), reversed(other), fillvalue=1)
     return tuple(reversed([b if a == 1 else a for a, b in pairs]))
+
+
+def _padded(sizes: Sequence[int], amounts: Sequence[int]) -> tuple[int, ...]:
+    """Amounts are given for the last axis first, before and after."""
+    padded = list(sizes)
+    for axis in range(len(amounts) // 2):
+        padded[-1 - axis] += amounts[2 * axis] + amounts[2 * axis + 1]
+    return tuple(padded)
 
 
 def _concatenated(parts: Sequence[Tensor], dim: int) -> tuple[int, ...] | None:

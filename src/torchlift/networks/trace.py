@@ -167,8 +167,6 @@ class _Tracer(fx.Tracer):
             node.meta["value"] = self._evaluate(node)
         finally:
             self._recording = True
-        if node.target is operator.setitem:
-            refuse(self.where(), "it writes into a part of a tensor", "Use torch.cat, torch.stack or torch.where.")
         if _in_place(node) and isinstance(changed := node.args[0], fx.Node):
             self._changed[changed] = node
         return node
@@ -264,6 +262,10 @@ class _Value(fx.Proxy):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))  # type: ignore[index]
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        hint = "Use torch.cat, torch.stack or torch.where."
+        refuse(self.tracer.where(), "it writes into a part of a tensor", hint)
 
     def __int__(self) -> int:
         return self._number("the batch size or a value of a tensor")

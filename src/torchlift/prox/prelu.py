@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.prox.base import ProximalActivation, check_step
+from torchlift.prox.base import ProximalActivation, check_step, describe
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PReLU(ProximalActivation):
     """The activation of `nn.PReLU`: a leaky rectifier whose slopes a are a tensor, one number or one per channel.
 
@@ -34,6 +34,9 @@ class PReLU(ProximalActivation):
 
     def __call__(self, v: Tensor) -> Tensor:
         return F.prelu(v, self.slope.to(v))
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def psi(self, u: Tensor) -> Tensor:
         return 0.5 * (1 / self._aligned(u) - 1) * u.clamp(max=0).square()
