@@ -21,7 +21,6 @@ from torchlift.networks import (
     RungeKutta,
     Shallow,
     Tableau,
-    lift,
 )
 
 

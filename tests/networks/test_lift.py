@@ -254,7 +254,11 @@ def test_a_difference_is_refused_with_the_first_module_that_differs() -> None:
 
 def test_inputs_of_lift() -> None:
     module = Own(lambda m, x: F.relu(m.a(x)), a=nn.Conv2d(1, 2, 3))
-    for network in (tl.lift(module, (1, 5, 5)), tl.lift(module, input_shape=(1, 5, 5)), tl.lift(module, torch.zeros(1, 1, 5, 5))):
+    for network in (
+        tl.lift(module, (1, 5, 5)),
+        tl.lift(module, input_shape=(1, 5, 5)),
+        tl.lift(module, torch.zeros(1, 1, 5, 5)),
+    ):
         assert network.in_shape == (1, 5, 5) and network.out_shape == (2, 3, 3)
     assert isinstance(tl.lift(nn.Sequential(nn.Linear(3, 2), nn.ReLU())), Chain)
     assert isinstance(tl.lift(nn.Sequential(nn.Linear(3, 2), nn.GELU())), GraphNetwork)
@@ -291,7 +295,9 @@ def test_lifting_leaves_the_module_alone() -> None:
 
 
 def test_weights_are_copied_shared_or_written_back() -> None:
-    module = Own(lambda m, x: m.b(F.relu(m.norm(m.a(x)))), a=nn.Linear(3, 4), norm=nn.BatchNorm1d(4), b=nn.Linear(4, 2)).eval()
+    module = Own(
+        lambda m, x: m.b(F.relu(m.norm(m.a(x)))), a=nn.Linear(3, 4), norm=nn.BatchNorm1d(4), b=nn.Linear(4, 2)
+    ).eval()
     y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     copied, shared = tl.lift(module, y), tl.lift(module, y, share=True)
     assert isinstance(copied, GraphNetwork) and isinstance(shared, GraphNetwork)
@@ -342,6 +348,19 @@ def test_printing() -> None:
 # -- random graphs ----------------------------------------------------------------------------------------------------
 
 
+STEPS: tuple[Callable[[Tensor, Tensor, nn.Module], Tensor], ...] = (
+    lambda a, b, f: f(a),
+    lambda a, b, f: F.relu(f(a)),
+    lambda a, b, f: a + f(b),
+    lambda a, b, f: a - 2 * b,
+    lambda a, b, f: torch.cat([a[:, :2], b[:, 2:]], 1),
+    lambda a, b, f: torch.tanh(a) + b,
+    lambda a, b, f: F.layer_norm(a, (4,)) + b,
+    lambda a, b, f: a * b,
+    lambda a, b, f: F.silu(f(b)).flip(1),
+)
+
+
 class Random(nn.Module):
     """A program of random steps on a list of values of one shape."""
 
@@ -354,13 +373,7 @@ class Random(nn.Module):
         values = [x]
         for (kind, i, j), layer in zip(self.steps, self.layers, strict=True):
             a, b = values[i % len(values)], values[j % len(values)]
-            values.append(
-                (
-                    lambda a, b, f: f(a), lambda a, b, f: F.relu(f(a)), lambda a, b, f: a + f(b), lambda a, b, f: a - 2 * b,
-                    lambda a, b, f: torch.cat([a[:, :2], b[:, 2:]], 1), lambda a, b, f: torch.tanh(a) + b,
-                    lambda a, b, f: F.layer_norm(a, (4,)) + b, lambda a, b, f: a * b, lambda a, b, f: F.silu(f(b)).flip(1),
-                )[kind](a, b, layer)
-            )  # fmt: skip
+            values.append(STEPS[kind](a, b, layer))
         return values[-1] + values[0]
 
 

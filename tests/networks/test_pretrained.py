@@ -24,7 +24,9 @@ def _folder(package: str) -> Path:
 
 def _fill(module: nn.Module, path: Path) -> None:
     """Tensors of a file in the order of the module's own: the architectures are the same, their names are not."""
-    tensors = [t for name, t in torch.load(path, map_location="cpu", weights_only=True).items() if "num_batches" not in name]
+    tensors = [
+        t for name, t in torch.load(path, map_location="cpu", weights_only=True).items() if "num_batches" not in name
+    ]
     own = [t for name, t in module.state_dict().items() if "num_batches" not in name]
     assert [t.shape for t in own] == [t.shape for t in tensors]
     with torch.no_grad():

@@ -242,14 +242,18 @@ class Skip(nn.Module):
         return self.fn(x) + x
 
 
+def _mixed(conv: nn.Conv2d) -> nn.Sequential:
+    return nn.Sequential(conv, nn.GELU(), nn.BatchNorm2d(conv.out_channels))
+
+
 def conv_mixer(width: int = 6, depth: int = 2, kernel: int = 3, patch: int = 4, classes: int = 5) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, width, patch, patch),
         *(nn.GELU(), nn.BatchNorm2d(width)),
         *(
             nn.Sequential(
-                Skip(nn.Sequential(nn.Conv2d(width, width, kernel, groups=width, padding="same"), nn.GELU(), nn.BatchNorm2d(width))),
-                *(nn.Conv2d(width, width, 1), nn.GELU(), nn.BatchNorm2d(width)),
+                Skip(_mixed(nn.Conv2d(width, width, kernel, groups=width, padding="same"))),
+                *_mixed(nn.Conv2d(width, width, 1)),
             )
             for _ in range(depth)
         ),
@@ -326,8 +330,24 @@ class Model:
 MODELS = [
     Model("ResNet-18", ResNet18, (3, 32, 32), "relu", "layer2.0", lambda: ResNet18(64, 1000), (3, 224, 224)),
     Model("VGG-11", VGG11, (3, 32, 32), "features.1", "features.9", lambda: VGG11(64, 32, 10), (3, 32, 32)),
-    Model("MobileNet-V2", MobileNetV2, (3, 32, 32), "features.0", "features.5", lambda: MobileNetV2(8, 1000), (3, 224, 224)),
-    Model("EfficientNet-Lite0", EfficientNetLite0, (3, 32, 32), "features.0", "features.5", lambda: EfficientNetLite0(8, 1000), (3, 224, 224)),
+    Model(
+        "MobileNet-V2",
+        MobileNetV2,
+        (3, 32, 32),
+        "features.0",
+        "features.5",
+        lambda: MobileNetV2(8, 1000),
+        (3, 224, 224),
+    ),
+    Model(
+        "EfficientNet-Lite0",
+        EfficientNetLite0,
+        (3, 32, 32),
+        "features.0",
+        "features.5",
+        lambda: EfficientNetLite0(8, 1000),
+        (3, 224, 224),
+    ),
     Model("FFDNet", FFDNet, (1, 9, 12), "net.1", "net.7", lambda: FFDNet(64, 15), (1, 96, 96)),
     Model("DnCNN", DnCNN, (1, 10, 10), "in_conv", "conv_list.1", lambda: DnCNN(64, 20), (1, 64, 64)),
     Model("U-Net", UNet, (1, 14, 14), "down1", "up2", lambda: UNet(16), (1, 96, 96)),

@@ -5,7 +5,7 @@ from torchlift.networks.chain import Chain
 from torchlift.networks.feedforward import MLP, Perceptron, ResNet
 from torchlift.networks.form import ForwardStates, UnifiedForm
 from torchlift.networks.graph import GraphNetwork
-from torchlift.networks.lift import lift
+from torchlift.networks.lifting import lift
 from torchlift.networks.lista import LISTA
 from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
 from torchlift.networks.primal_dual import PrimalDual

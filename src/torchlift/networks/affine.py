@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import map_arg
 
 from torchlift.core.checks import Shape
 from torchlift.networks.calls import (
@@ -146,9 +147,7 @@ class AffineMaps:
         return Functional(lambda x, w: function(x, w, **settings), before, after, (weight,), name)  # type: ignore[operator]
 
     def _added(self, node: fx.Node, argument: fx.Node) -> LinearOperator:
-        factor = 1.0
-        if node.args[1] is argument:
-            factor = float(node.kwargs.get("alpha", 1.0)) * (-1.0 if name_of(node) == "sub" else 1.0)
+        factor = _sign(node, 1 if node.args[1] is argument else 0)
         identity = Identity(shape_of(argument))
         return identity if factor == 1.0 else Scaled(identity, factor)
 
@@ -156,8 +155,8 @@ class AffineMaps:
         (other,) = (item for item in node.args[:2] if item is not argument)
         shape = shape_of(node)
         if not isinstance(other, fx.Node):
-            factor = float(other) if name_of(node) == "mul" else 1 / float(other)  # type: ignore[arg-type]
-            return Scaled(Identity(shape), factor)
+            number = float(cast("float", other))
+            return Scaled(Identity(shape), number if name_of(node) == "mul" else 1 / number)
         factor = self._sample(other, node)
         if not isinstance(factor, Tensor) or factor.ndim > len(shape):
             return self._functional(node, argument)
@@ -166,9 +165,7 @@ class AffineMaps:
     def _at_context(self, node: fx.Node, before: Shape) -> LinearOperator:
         given = {key: item for key, item in arguments(node).items() if not isinstance(item, fx.Node)}
         after = shape_of(node)
-        operator = Functional(
-            contextual(name_of(node), given).apply, before, after, name=label(node), key=label(node)
-        )
+        operator = Functional(contextual(name_of(node), given).apply, before, after, name=label(node), key=label(node))
         weight = self._affine_weights(node)[0]
         return operator if weight is None else Compose(Diagonal(weight, after), operator)
 
@@ -199,9 +196,11 @@ class AffineMaps:
 
             for link in chain:
                 look = lambda item, link=link: lookup(link, item)  # noqa: E731
-                args, kwargs = fx.node.map_arg((link.args, link.kwargs), look)
+                args, kwargs = map_arg((link.args, link.kwargs), look)
                 if name_of(link) in ("add", "sub"):
-                    args = tuple(0.0 if isinstance(item, int | float) and i < 2 else item for i, item in enumerate(args))
+                    args = tuple(
+                        0.0 if isinstance(item, int | float) and i < 2 else item for i, item in enumerate(args)
+                    )
                 if name_of(link) == "pad":
                     kwargs = {key: item for key, item in kwargs.items() if key != "value"}
                     args = args[:3]
@@ -262,7 +261,7 @@ class AffineMaps:
             zeros = self._like.new_zeros(shape_of(argument))
             env[argument] = (zeros if constant is None else constant.expand(shape_of(argument)))[None]
         for link in chain:
-            args, kwargs = fx.node.map_arg(
+            args, kwargs = map_arg(
                 (link.args, link.kwargs), lambda item: env[item] if item in env else self.value(item, 1)
             )
             env[link] = call(link, args, kwargs, _no_module)
@@ -317,7 +316,7 @@ def _product(left: LinearOperator, right: LinearOperator) -> LinearOperator:
 def _sign(node: fx.Node, position: int) -> float:
     if position == 0:
         return 1.0
-    return float(node.kwargs.get("alpha", 1.0)) * (-1.0 if name_of(node) == "sub" else 1.0)  # type: ignore[arg-type]
+    return float(cast("float", arguments(node).get("alpha", 1.0))) * (-1.0 if name_of(node) == "sub" else 1.0)
 
 
 def _singles(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,12 +326,14 @@ def _singles(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _average_pool(node: fx.Node, before: Shape) -> LinearOperator | None:
-    given = {**dict(zip(_POOLING, node.args, strict=False)), **node.kwargs}
+    given: dict[str, Any] = {**dict(zip(_POOLING, node.args, strict=False)), **node.kwargs}
     if len(before) != 3 or given.get("ceil_mode") or given.get("divisor_override"):
         return None
     stride = given.get("stride") or None
     count = given.get("count_include_pad", True)
-    return AveragePool2d((before[0], before[1], before[2]), given["kernel_size"], stride, given.get("padding", 0), count)
+    return AveragePool2d(
+        (before[0], before[1], before[2]), given["kernel_size"], stride, given.get("padding", 0), count
+    )
 
 
 def _no_module(path: str) -> Any:

@@ -14,7 +14,7 @@ from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.form import UnifiedForm, assemble
-from torchlift.networks.learned import Activations
+from torchlift.networks.learned import ActivationList
 from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
@@ -62,7 +62,7 @@ class Chain(Network):
             stacks, places = stack_layers([reader.layers[k] for k in used])
             self.add_module(role, stacks)
             self._places |= {k: (role, *place) for k, place in zip(used, places, strict=True)}
-        self.activation = Activations([site.activation for site in self._sites])
+        self.activation = ActivationList([site.activation for site in self._sites])
         self._thresholds = [
             (name, place) for name, m in plain.named_modules()
             if isinstance(m, ActivationModule) and (place := self.activation.place_of(m.activation)) is not None

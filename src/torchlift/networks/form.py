@@ -60,7 +60,8 @@ class UnifiedForm:
 
     def __repr__(self) -> str:
         sizes = [str(shape) for shape in (*self.W.column_shapes, *self.K.row_shapes)]
-        return f"UnifiedForm({self.depth} layers, {' → '.join(sizes if len(sizes) < 9 else [*sizes[:4], '…', *sizes[-3:]])})"
+        sizes = sizes if len(sizes) < 9 else [*sizes[:4], "…", *sizes[-3:]]
+        return f"UnifiedForm({self.depth} layers, {' → '.join(sizes)})"
 
     @property
     def depth(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
 
 from torchlift.core.checks import Shape, check_batch, check_like
 from torchlift.core.errors import invalid_value
@@ -17,7 +18,7 @@ from torchlift.networks.calls import arguments, call, is_batch_first, name_of
 from torchlift.networks.contextual import contextual
 from torchlift.networks.form import ForwardStates, UnifiedForm, assemble
 from torchlift.networks.opaque import state_key
-from torchlift.networks.rows import Plan, Row, label, plan, shape_of
+from torchlift.networks.rows import Row, label, plan, shape_of
 from torchlift.networks.sigmas import activation
 from torchlift.networks.trace import BATCH, refuse, trace, twin
 from torchlift.operators import Context
@@ -120,7 +121,7 @@ class GraphNetwork(Network):
             paths = list(dict.fromkeys(node.meta["path"] for node in self.plan.trace.nodes if node.meta["path"]))
             invalid_value("up_to path", f"one of {', '.join(paths[:20])}", repr(path))
         part = copy.copy(self)
-        part.__dict__ = {**self.__dict__, "plan": plan(self.plan.trace.until(ends[-1])), "_whole": False}
+        part.plan, part._whole = plan(self.plan.trace.until(ends[-1])), False
         part.out_shape = shape_of(ends[-1])
         return part
 
@@ -141,6 +142,15 @@ class GraphNetwork(Network):
             names = sorted(set(own) ^ set(theirs)) or list(own)
             invalid_value("load_back module", "the tensors of the module that was lifted", f"others: {names[:3]}")
         module.load_state_dict(own)
+
+    @torch.no_grad()
+    def load(self, module: nn.Module) -> None:
+        """Copy in the parameters and buffers of the module that was lifted, or of one like it."""
+        self.module.load_state_dict(module.state_dict())
+
+    def scatter(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """{parameter of the module: tensor} from {parameter of this network: tensor}."""
+        return {name.removeprefix("module."): tensor for name, tensor in gradients.items()}
 
     def picture(self) -> str:
         """The blocks of W and K as text, then the rows with their place in the module."""
@@ -191,7 +201,7 @@ class GraphNetwork(Network):
             elif node in row.contextual and (found is not None or _has(context, label(node))):
                 env[node] = self._at_context(node, look, context, found)
             else:
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), look)
+                args, kwargs = map_arg((node.args, node.kwargs), look)
                 env[node] = call(node, args, kwargs, self.get_submodule)
         return env[row.source] if row.source in env else u[states[row.source]]
 
@@ -213,6 +223,7 @@ class GraphNetwork(Network):
         u = [y]
         for row in self.plan.rows:
             u.append(self._activation(row)(self._evaluate(row, u, None, found)))
+        self._evaluate(self.plan.output, u, None, found)
         return u
 
     def _value(self, node: fx.Node, batch: int) -> Any:
@@ -224,7 +235,7 @@ class GraphNetwork(Network):
         if node in self.plan.depends:  # only its shape is asked for
             sizes = [size if size % BATCH else batch * (size // BATCH) for size in node.meta["value"].shape]
             return self._reference().new_zeros(sizes)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: self._value(item, batch))
+        args, kwargs = map_arg((node.args, node.kwargs), lambda item: self._value(item, batch))
         return call(node, args, kwargs, self.get_submodule)
 
     def _reference(self) -> Tensor:

@@ -11,7 +11,7 @@ from torchlift.prox import ProximalActivation
 from torchlift.prox.base import ActivationModule, learned
 
 
-class Activations(nn.ModuleList):
+class ActivationList(nn.ModuleList):
     """σ_1, …, σ_J; one that holds parameters, such as `SoftThreshold(nn.Parameter(…))`, is a module, registered once.
 
     Arguments:

@@ -49,8 +49,7 @@ class Jacobian(LinearOperator):
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         # y ↦ Jᵀy is linear, and its adjoint is J: reverse mode twice, because not all functions have a forward mode
         value, pull_back = self._pull_back(context)
-        _, push_forward = torch.func.vjp(lambda y: pull_back(y)[0], torch.zeros_like(value))
-        return push_forward(x)[0]
+        return torch.func.vjp(lambda y: pull_back(y)[0], torch.zeros_like(value))[1](x)[0]
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
         return self._pull_back(context)[1](y)[0]
@@ -66,8 +65,7 @@ class Jacobian(LinearOperator):
 
     def _pull_back(self, context: Context) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
         u = self._states(context)
-        value, pull_back = torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])
-        return value, pull_back
+        return torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])[:2]
 
     def _states(self, context: Context) -> dict[int, Tensor]:
         return {k: context_tensor(self.path, context, state_key(self.path, k)) for k in self.reads}

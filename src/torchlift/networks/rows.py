@@ -142,9 +142,6 @@ class _Reader:
             shape = tuple(result.meta["value"].shape)
             refuse("", f"the first axis of its output of shape {shape} is not the batch")
         output = self._row(result, result, "sum")
-        if output.contextual:
-            self._state(result, result, "sum")
-            output = self._row(result, result, "sum")
         return Plan(self.trace, tuple(self.rows), output, dict(self.states), self.depends)
 
     def _read(self, node: fx.Node) -> None:
@@ -221,4 +218,3 @@ class _Reader:
 
     def _uses_input(self, node: fx.Node) -> bool:
         return self.trace.input in node.all_input_nodes and not isinstance(node.meta["value"], int)
-

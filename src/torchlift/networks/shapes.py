@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchlift.networks.calls import name_of
+from torchlift.networks.calls import SIGNATURES, name_of
 
 _SAME = {
     *("batch_norm", "layer_norm", "group_norm", "instance_norm", "dropout", "prelu", "relu", "relu6", "hardtanh"),
@@ -41,22 +41,28 @@ def shape_of(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         return (*_joined(args[0].shape[:-2], args[1].shape[:-2]), args[0].shape[-2], args[1].shape[-1])
     if name == "pad" and len(args) > 1 and all(isinstance(amount, int) for amount in args[1]):
         return _padded(args[0].shape, args[1])
+    if name in ("pixel_shuffle", "pixel_unshuffle") and args[0].ndim == 4 and len(args) == 2:
+        return _shuffled(args[0].shape, args[1], name == "pixel_shuffle")
     pooled = "_pool" in name and args[0].ndim == int(name[-2]) + 2 and not kwargs.get("return_indices")
     if pooled or (name in ("interpolate", "upsample") and args[0].ndim > 2):
         # the sizes of one channel, by torch itself
         sizes = node.target(torch.zeros(1, 1, *args[0].shape[2:]), *args[1:], **kwargs).shape[2:]  # type: ignore[operator]
         return (*args[0].shape[:2], *sizes)
-    if name not in ("conv1d", "conv2d", "conv3d") or len(args) < 2:
-        return None
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    x, weight = given["input"], given["weight"]
-    axes = weight.ndim - 2
-    groups = given.get("groups", 1)
-    if x.ndim != weight.ndim or x.shape[1] != weight.shape[1] * groups:
+    return _convolved(name, args, kwargs) if name.startswith("conv") and len(args) > 1 else None
+
+
+def _convolved(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...] | None:
+    given = {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+    x, weight, groups, padding = given["input"], given["weight"], given.get("groups", 1), given.get("padding", 0)
+    axes, transposed = weight.ndim - 2, "transpose" in name
+    if x.ndim != weight.ndim or x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
         return None  # torch says what is wrong
     stride, dilation = (_each(given.get(name, 1), axes) for name in ("stride", "dilation"))
-    padding = given.get("padding", 0)
+    if transposed:
+        spare = _each(given.get("output_padding", 0), axes)
+        rows = zip(x.shape[2:], weight.shape[2:], stride, _each(padding, axes), dilation, spare, strict=True)
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, d, more in rows]
+        return (x.shape[0], weight.shape[1] * groups, *sizes) if min(sizes) > 0 else None
     if padding == "same":
         return (x.shape[0], weight.shape[0], *x.shape[2:])
     pads = (0,) * axes if padding == "valid" else _each(padding, axes)
@@ -75,6 +81,15 @@ def _joined(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     """Sizes after broadcasting; `torch.broadcast_shapes` loads the compiler too."""
     pairs = zip_longest(reversed(one), reversed(other), fillvalue=1)
     return tuple(reversed([b if a == 1 else a for a, b in pairs]))
+
+
+def _shuffled(sizes: Sequence[int], factor: int, up: bool) -> tuple[int, ...] | None:
+    batch, channels, height, width = sizes
+    if up:
+        whole = channels % factor**2 == 0
+        return (batch, channels // factor**2, height * factor, width * factor) if whole else None
+    whole = height % factor == width % factor == 0
+    return (batch, channels * factor**2, height // factor, width // factor) if whole else None
 
 
 def _padded(sizes: Sequence[int], amounts: Sequence[int]) -> tuple[int, ...]:

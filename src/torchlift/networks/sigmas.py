@@ -94,4 +94,3 @@ def _check_axis(node: fx.Node, dim: Any) -> None:
     axes = value.ndim if isinstance(value, Tensor) else 0
     if isinstance(dim, int) and dim % max(axes, 1) == 0:
         refuse(node.meta["path"], f"softmax over axis {dim} mixes the samples of a batch", "Use dim=1 or dim=-1.")
-

@@ -14,10 +14,11 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import NotRepresentableError, TorchliftError
@@ -91,8 +92,9 @@ def trace(module: nn.Module, in_shape: Shape, like: Tensor) -> Trace:
         refuse("", f"its output is {_kind(result)}, not one tensor of real numbers", "Return one tensor.")
     (source,) = (node for node in graph.nodes if node.op == "placeholder")
     names = {node.target for node in graph.nodes if node.op == "get_attr"}
-    constants = {name: value for value, name in tracer.tensor_attrs.items() if name in names}
-    return Trace(_needed(result), source, {str(name): value for name, value in constants.items()})
+    held = {name: value for value, name in tracer.tensor_attrs.items() if name in names}
+    constants = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+    return Trace(_needed(result), source, constants)
 
 
 def twin(module: nn.Module, tensor: Callable[[Tensor], Tensor] | None = None, share: bool = False) -> nn.Module:
@@ -189,9 +191,9 @@ class _Tracer(fx.Tracer):
             return None
         if node.op == "get_attr":
             return _on_meta(_attribute(self.root, str(node.target)))
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["value"])
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["value"])
         if (shape := shape_of(node, args, kwargs)) is not None:
-            like = args[0] if isinstance(args[0], Tensor) else args[0][0]
+            like: Any = args[0] if isinstance(args[0], Tensor) else cast("Any", args[0])[0]
             return like.new_empty(shape)
         if node.op == "call_module":
             return self.root.get_submodule(str(node.target))(*args, **kwargs)
@@ -288,7 +290,8 @@ def _sizes(tracer: _Tracer, tensor: Tensor) -> tuple[Any, ...]:
         if size == 0 or size % BATCH:
             sizes.append(size)
         else:
-            sizes.append(tracer.batch_size() if size == BATCH else tracer.batch_size() * (size // BATCH))
+            batch: Any = tracer.batch_size()
+            sizes.append(batch if size == BATCH else batch * (size // BATCH))
     return tuple(sizes)
 
 
@@ -373,4 +376,3 @@ def _kind(value: object) -> str:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
-

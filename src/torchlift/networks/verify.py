@@ -40,7 +40,7 @@ def verify(network: Network, module: nn.Module, example: Tensor) -> None:
         if difference is not None:
             path = _first_difference(network, copy, together) if isinstance(network, GraphNetwork) else "the output"
             raise NotRepresentableError(
-                f"lift: the recorded calls differ from the module by {difference:.3g} in their output, first at {path}. "
+                f"lift: the recorded calls differ from the module by {difference:.3g}, first at {path}. "
                 "Does it read something besides its input, or mix the samples of a batch?"
             )
     finally:

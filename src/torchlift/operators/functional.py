@@ -56,8 +56,8 @@ class Functional(LinearOperator):
         return self.function(x, chosen, *self.held)
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        _, pull_back = torch.func.vjp(lambda x: self.forward(x, context), y.new_zeros(y.shape[0], *self.from_shape))
-        return pull_back(y)[0]
+        zero = y.new_zeros(y.shape[0], *self.from_shape)
+        return torch.func.vjp(lambda x: self.forward(x, context), zero)[1](y)[0]
 
     def symbol(self) -> str:
         return self.name
