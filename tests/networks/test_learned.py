@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import torchlift as tl
+from torchlift.core.errors import DataError
 from torchlift.networks import MLP, Network, Perceptron, ResNet, Shallow
 
 
@@ -94,6 +96,15 @@ def test_chains_with_thresholds_come_back() -> None:
     torch.testing.assert_close(sequential(y), chain(y))
     assert dict(chain.scatter(dict(chain.named_parameters())))["1.threshold"].shape == ()
     assert "SoftThreshold(threshold=" in repr(sequential)
+
+
+def test_learned_thresholds_are_saved_as_numbers(tmp_path: Path) -> None:
+    network, other = BUILD["MLP"](), BUILD["MLP"]()
+    folder = network.save_pretrained(tmp_path / "model")
+    y = torch.randn(2, 3)
+    assert torch.equal(Network.from_pretrained(folder, into=other)(y), network(y))
+    with pytest.raises(DataError, match="into=network"):
+        Network.from_pretrained(folder)
 
 
 def test_slopes_are_trained() -> None:

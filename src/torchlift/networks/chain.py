@@ -158,14 +158,14 @@ class Chain(Network):
         Batch norms are refused: a chain holds them folded into other weights.
         """
         sources = list(_own_parameters(sequential))
-        slots = list(self.slots())
+        slots = list(self._slots())
         shapes = [tuple(source.shape) for source in sources]
         wanted = [tuple(shape) for _, _, _, shape in slots]
         if shapes != wanted:
             invalid_value("Chain.load", f"parameters of shapes {wanted}", shapes, "Lift the module anew.")
         stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
         for source, (_, name, index, _) in zip(sources, slots, strict=True):
-            slot = stacked[name][index]
+            slot = _entry(stacked[name], index)
             slot.copy_(source.detach().reshape(slot.shape))
 
     @torch.no_grad()
@@ -174,13 +174,13 @@ class Chain(Network):
 
         Batch norms are refused: a chain holds them folded into other weights. `lift(module, share=True)` keeps them.
         """
-        targets, slots = list(_own_parameters(module)), list(self.slots())
+        targets, slots = list(_own_parameters(module)), list(self._slots())
         shapes = [tuple(target.shape) for target in targets]
         expected = [tuple(shape) for _, _, _, shape in slots]
         if shapes != expected:
             invalid_value("load_back module", f"parameters of shapes {expected}", shapes)
         for target, (_, name, index, shape) in zip(targets, slots, strict=True):
-            target.copy_(self.get_parameter(name)[index].reshape(shape))
+            target.copy_(_entry(self.get_parameter(name), index).reshape(shape))
 
     def __repr__(self) -> str:
         """The modules as torch shows them, under the name of the architecture."""
@@ -192,20 +192,23 @@ class Chain(Network):
         Stacked parameters that are not given are left out. The tensors are views.
         """
         return {
-            plain: gradients[name][index].reshape(shape)
-            for plain, name, index, shape in self.slots() if name in gradients
+            plain: _entry(gradients[name], index).reshape(shape)
+            for plain, name, index, shape in self._slots() if name in gradients
         }  # fmt: skip
 
-    def slots(self) -> Iterator[tuple[str, str, int | tuple[()], torch.Size]]:
-        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them.
+    def slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
+        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all weights and biases."""
+        for plain, name, index, shape in self._slots():
+            if index is not None:
+                yield plain, name, index, shape
 
-        The index of what is not stacked, such as a threshold, is ().
-        """
+    def _slots(self) -> Iterator[tuple[str, str, int | None, torch.Size]]:
+        """As `slots`, in the order of the plain parameters, with thresholds, which are not stacked: index None."""
         owners, thresholds = dict(self._owners), dict(self._thresholds)
         for module, part in self._skeleton[0].named_modules():
             for name, parameter in part.named_parameters(recurse=False):
                 if module in thresholds:
-                    yield f"{module}.{name}", f"activation.{thresholds[module]}.{name}", (), parameter.shape
+                    yield f"{module}.{name}", f"activation.{thresholds[module]}.{name}", None, parameter.shape
                 else:
                     role, group, index = self._places[owners[module]]
                     stacked = "bias" if name == "bias" else f"linear.{name}"
@@ -246,6 +249,10 @@ class Chain(Network):
         for layer, (role, group, index) in self._places.items():
             operators[layer], biases[layer] = maps[role][group][index]
         return operators, biases
+
+
+def _entry(stacked: Tensor, index: int | None) -> Tensor:
+    return stacked if index is None else stacked[index]
 
 
 def _own_parameters(sequential: nn.Module) -> Iterator[Tensor]:

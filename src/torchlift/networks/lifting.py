@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,22 @@ from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.verify import verify
 
 
+@overload
+def lift(  # a chain, or a graph where it holds other modules
+    module: nn.Sequential,
+    example_inputs: Tensor | tuple[Tensor, ...] | int | Iterable[int] | None = ...,
+    *,
+    input_shape: int | Iterable[int] | None = ...,
+    share: bool = ...,
+) -> Any: ...
+@overload
+def lift(
+    module: nn.Module,
+    example_inputs: Tensor | tuple[Tensor, ...] | int | Iterable[int] | None = ...,
+    *,
+    input_shape: int | Iterable[int] | None = ...,
+    share: bool = ...,
+) -> GraphNetwork: ...
 def lift(
     module: nn.Module,
     example_inputs: Tensor | tuple[Tensor, ...] | int | Iterable[int] | None = None,

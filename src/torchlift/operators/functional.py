@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape, check_shape
-from torchlift.core.errors import invalid_type
-from torchlift.operators.base import Context, LinearOperator, context_tensor
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.operators.base import Context, LinearOperator
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,11 @@ class Functional(LinearOperator):
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         if self.key is None:
             return self.function(x, *self.held)
-        chosen = context_tensor(self.name, context, self.key)
-        return self.function(x, chosen, *self.held)
+        if not isinstance(context, Mapping) or self.key not in context:
+            came = sorted(context) if isinstance(context, Mapping) else type(context).__name__
+            hint = "Pass context=network.context(inputs), or hold it under this name."
+            invalid_value(self.name, f"a per-sample context with a tensor {self.key!r}", came, hint)
+        return self.function(x, context[self.key], *self.held)
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
         zero = y.new_zeros(y.shape[0], *self.from_shape)
