@@ -183,6 +183,21 @@ def test_opaque_rows_hold_jacobians() -> None:
         form.W.blocks[0, 0].norm_bound(context)
 
 
+OPAQUE: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
+    "attention": (Own(lambda m, x: m.a(x, x, x)[0], a=nn.MultiheadAttention(4, 2, batch_first=True)), (5, 4), "a"),
+    "recurrent": (Own(lambda m, x: m.a(x)[0][:, -1], a=nn.LSTM(3, 4, batch_first=True)), (5, 3), "a"),
+    "gates": (Own(lambda m, x: F.glu(m.a(x), -1), a=nn.Linear(4, 6)), (4,), "glu"),
+    "excitation": (Own(lambda m, x: x * m.a(x.mean(2)).sigmoid().unsqueeze(2), a=nn.Linear(2, 2)), (2, 5), "mul"),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_opaque_rows_are_named_by_their_module(name: str) -> None:
+    module, shape, path = OPAQUE[name]
+    network = _assert_equal(module, _y(*shape))
+    assert path in [row.path for row in network.plan.opaque]
+
+
 # -- never wrong in silence -------------------------------------------------------------------------------------------
 
 

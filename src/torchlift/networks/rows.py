@@ -95,12 +95,11 @@ def _name(trace: Trace) -> None:
     """Give every call its label; a module that is called again gets a number."""
     seen: dict[str, int] = {}
     for node in trace.nodes:
-        of = node
-        while name_of(of) == "getitem" and not isinstance(of.all_input_nodes[0].meta["value"], Tensor):
-            of = of.all_input_nodes[0]  # parts of a tuple are named by the call that gave it
-        name = name_of(of) or getattr(of.target, "__name__", str(of.target))
-        path = of.meta["path"]
-        text = path if of.op == "call_module" else f"{path}.{name}" if path else name
+        if name_of(node) == "getitem" and not isinstance(node.all_input_nodes[0].meta["value"], Tensor):
+            node.meta["label"] = label(node.all_input_nodes[0])  # a part of a tuple is named by the call that gave it
+            continue
+        name, path = name_of(node) or getattr(node.target, "__name__", str(node.target)), node.meta["path"]
+        text = path if node.op == "call_module" else f"{path}.{name}" if path else name
         seen[text] = seen.get(text, 0) + 1
         node.meta["label"] = text if seen[text] == 1 else f"{text}#{seen[text]}"
 
