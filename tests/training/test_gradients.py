@@ -381,8 +381,16 @@ class TestBadInput:
             lifted_gradients(module, self.y, self.x)
 
     def test_modules_that_cannot_be_lifted(self) -> None:
-        with pytest.raises(NotRepresentableError, match=r"module 1 \(LayerNorm\)"):
-            lifted_gradients(nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)).double(), self.y, self.x)
+        with pytest.raises(NotRepresentableError, match="dropout is random"):
+            lifted_gradients(nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).double(), self.y, self.x)
+
+    def test_modules_without_activations_are_differentiated(self) -> None:
+        module = nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)).double()
+        lifted_gradients(module, self.y, self.x)
+        found = [parameter.grad for parameter in module.parameters()]
+        loss = 0.5 * (module(self.y) - self.x).square().sum(1).mean()
+        for grad, expected in zip(found, torch.autograd.grad(loss, list(module.parameters())), strict=True):
+            torch.testing.assert_close(grad, expected)
 
     def test_thresholds_that_would_need_a_gradient(self) -> None:
         threshold = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
