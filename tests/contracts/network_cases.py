@@ -175,6 +175,25 @@ def _module_plain(build: Callable[[], nn.Module]) -> Callable:
     return plain
 
 
+class Branching(nn.Module):
+    """A forward pass of its own: functions, concatenation, two readers of one state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Conv2d(2, 2, 3, padding=1)
+        self.norm, self.fc = nn.BatchNorm2d(2), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = F.relu(self.norm(self.conv1(x)))
+        b = torch.tanh(self.conv2(a))
+        return self.fc(F.avg_pool2d(torch.cat([a, b - a], dim=1), 2).flatten(1))
+
+
+def branching() -> nn.Module:
+    torch.manual_seed(1)
+    return Branching().double().eval()
+
+
 def mixed() -> nn.Sequential:
     """Residual blocks of every kind, pooling, batch norm in every place, nesting, dropout."""
     torch.manual_seed(1)
@@ -340,5 +359,12 @@ CASES = [
         K={(0, 10)},
         M={(j, j + 1) for j in range(10)} | {(2, 2), (7, 6)},
         V={(j, j) for j in range(10)},
+    ),
+    Case(
+        "branching",
+        lambda: networks.lift(branching(), (1, 4, 4)),
+        _module_plain(branching),
+        W={(0, 0), (1, 1)},
+        K={(0, 1), (0, 2)},
     ),
 ]

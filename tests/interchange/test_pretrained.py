@@ -18,7 +18,8 @@ def test_every_architecture_comes_back(case: Case, tmp_path: Path) -> None:
     network = case.build()
     folder = network.save_pretrained(tmp_path / "model")
     y, context = case.input(network), case.context()
-    again = Network.from_pretrained(folder)
+    into = case.build() if case.name == "branching" else None  # a recorded module is not described in files
+    again = Network.from_pretrained(folder, into=into)
     torch.testing.assert_close(again(y, context), network(y, context), rtol=0, atol=1e-12)
     assert {path.suffix for path in folder.iterdir() if path.is_file()} == {".safetensors", ".json"}
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchlift as tl
-from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotProximalError, NotRepresentableError
+from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotRepresentableError
 from torchlift.inversion import NestedAdam, Simultaneous, Sweep
 from torchlift.networks import Network
 from torchlift.priors import TotalVariation
@@ -80,10 +80,14 @@ NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
     "module": (nn.Linear(2, 2), InvalidTypeError, r"a torchlift network or an nn.Sequential, got Linear.*lift"),
     "batch norm in training mode": (
         nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
-        NotRepresentableError,
-        r"batch norm mixes the samples .*\.eval\(\)",
+        InvalidValueError,
+        r"1\.batch_norm: expected a per-sample context .*network\.context\(inputs\)",
     ),
-    "not proximal": (nn.Sequential(nn.Linear(4, 2), nn.GELU()), NotProximalError, r"module 1 \(GELU\)"),
+    "not proximal": (
+        nn.Sequential(nn.Linear(4, 2), nn.GELU()),
+        NotRepresentableError,
+        r"1\.gelu is neither linear nor",
+    ),
     "unknown input shape": (nn.Sequential(nn.Conv2d(1, 2, 3)), InvalidValueError, r"input_shape, because Conv2d"),
 }
 

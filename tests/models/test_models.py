@@ -23,7 +23,8 @@ from torchlift.prox import Box, ReLU, SoftThreshold, Tanh
 def test_every_architecture_comes_back(case, tmp_path: Path) -> None:
     network = case.build()
     save_model(tmp_path / "model", network)
-    again = load_model(tmp_path / "model")
+    into = case.build() if case.name == "branching" else None  # a recorded module is not described in files
+    again = load_model(tmp_path / "model", into=into)
     y, context = case.input(network), case.context()
     assert (again.in_shape, again.out_shape) == (network.in_shape, network.out_shape)
     assert torch.equal(again(y, context), network(y, context))

@@ -10,11 +10,22 @@ from torch import nn
 
 from torchlift import networks, operators, prox
 from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotProximalError, NotRepresentableError
-from torchlift.networks import LISTA, MLP, Perceptron, PrimalDual, Residual, ResNet, RungeKutta, Shallow, Tableau, lift
+from torchlift.networks import (
+    LISTA,
+    MLP,
+    Chain,
+    Perceptron,
+    PrimalDual,
+    Residual,
+    ResNet,
+    RungeKutta,
+    Shallow,
+    Tableau,
+)
 
 
 def _lift(*modules: nn.Module, shape: object = None) -> Callable[[], object]:
-    return lambda: lift(nn.Sequential(*modules), shape)
+    return lambda: Chain(nn.Sequential(*modules), shape)
 
 
 def _tied() -> nn.Sequential:
@@ -75,8 +86,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], list[str]]] = [
     (lambda: PrimalDual(H, torch.eye(4), 2, dual_step=-1.0), InvalidValueError, ["dual_step", "-1"]),
     (lambda: PrimalDual(H, torch.eye(4), 2, learnable="step"), InvalidValueError, ["learnable", "step"]),
     (lambda: PrimalDual(H, torch.eye(4), 2.5), InvalidTypeError, ["iterations", "float"]),
-    # lift: positions, reasons, hints
-    (lambda: lift(nn.Linear(3, 2)), InvalidTypeError, ["nn.Sequential", "Linear"]),
+    # chains: positions, reasons, hints
+    (lambda: Chain(nn.Linear(3, 2)), InvalidTypeError, ["nn.Sequential", "Linear"]),
     (_lift(), InvalidValueError, ["at least one module"]),
     (_lift(nn.Conv2d(1, 2, 3)), InvalidValueError, ["input_shape", "Conv2d"]),
     (_lift(nn.ReLU()), InvalidValueError, ["input_shape", "ReLU"]),
@@ -97,7 +108,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], list[str]]] = [
     (_lift(Residual(nn.Linear(3, 2), nn.ReLU())), NotRepresentableError, ["module 0", "(3,)", "(2,)"]),
     (_lift(RungeKutta(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 3))), NotRepresentableError, ["0.outer", "bias=False"]),
     (_lift(RungeKutta(nn.ReLU(), nn.ReLU(), nn.Linear(3, 3)), shape=3), NotRepresentableError, ["0.inner", "linear"]),
-    (lambda: lift(_tied()), NotRepresentableError, ["same tensor", "0.weight"]),
+    (lambda: Chain(_tied()), NotRepresentableError, ["same tensor", "0.weight"]),
     (_lift(_same, nn.ReLU(), _same), NotRepresentableError, ["two of W, V and K"]),
     (_lift(nn.Linear(3, 3), nn.Linear(3, 2).double()), InvalidValueError, ["one dtype"]),
     (_lift(nn.Linear(3, 3), shape=(0,)), InvalidValueError, ["input_shape[0]", "0"]),

@@ -217,7 +217,9 @@ def refused(network: tl.networks.Network, match: str, **settings: Any) -> None:
 def test_training_is_refused_beforehand_with_what_would_fit(tmp_path: Path) -> None:
     network = mlp(5, 30, 30, 4)
     many: dict[str, Any] = {"samples": 2000, "memory_limit": 500_000, "steps": 2}
-    with pytest.raises(InvalidValueError, match=r"at most the 500 kB allowed, got .* MB for phase 'Bregman, LinearisedBCD'") as caught:
+    with pytest.raises(
+        InvalidValueError, match=r"at most the 500 kB allowed, got .* MB for phase 'Bregman, LinearisedBCD'"
+    ) as caught:
         train(network, **many, batch_size=1000, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     fitting = re.search(r"These would fit: batch_size=(\d+) \(", str(caught.value))

@@ -300,7 +300,9 @@ def test_a_stream_for_validation() -> None:
 
 def test_a_stream_has_epochs_if_it_has_a_length() -> None:
     assert tl.train(small(), Sized(50), batch_size=10, epochs=2, progress=False).steps == 10
-    with pytest.raises(TorchliftError, match=r"train epochs: expected data of which an epoch has an end.*steps or time"):
+    with pytest.raises(
+        TorchliftError, match=r"train epochs: expected data of which an epoch has an end.*steps or time"
+    ):
         tl.train(small(), Stream(50), batch_size=10, epochs=2, progress=False)
     with pytest.raises(TorchliftError, match=r"data: expected a data set of known length"):
         tl.train(small(), Stream(50), batch_size="full", steps=2, progress=False)

@@ -116,7 +116,10 @@ def test_titles() -> None:
         ({"solver": torch.optim.Adam(network().parameters())}, "Try torch.optim.Adam"),
         ({"solver": BackPropagation()}, r"lifting with BackPropagation: expected lifting=Conventional\(\), got none"),
         ({"solver": SweepDescent(), "lifting": Conventional()}, "lifting with SweepDescent: expected none, got Conv"),
-        ({"solver": BackPropagation(), "lifting": Bregman()}, r"expected lifting=Conventional\(\), got Bregman. Or use"),
+        (
+            {"solver": BackPropagation(), "lifting": Bregman()},
+            r"expected lifting=Conventional\(\), got Bregman. Or use",
+        ),
         ({"lifting": Conventional(), "solver": LinearisedBCD()}, "one without lifted variables"),
         ({"weights": "pass-trough"}, "Did you mean 'pass-through'"),
         ({"states": "foward"}, "Did you mean 'forward'"),

@@ -342,7 +342,9 @@ def test_another_threshold_is_refused(tmp_path: Path) -> None:
     networks = [tl.networks.MLP(SIZES, activation=tl.SoftThreshold(number)) for number in (0.1, 0.2)]
     with pytest.raises(Crash):
         train("sweep", tmp_path, network=networks[0], checkpoint_every=0.0, callback=crash_at(8))
-    with pytest.raises(TorchliftError, match=r"resumed run: layers 1: expected SoftThreshold.*0\.1.*SoftThreshold.*0\.2"):
+    with pytest.raises(
+        TorchliftError, match=r"resumed run: layers 1: expected SoftThreshold.*0\.1.*SoftThreshold.*0\.2"
+    ):
         train("sweep", tmp_path, network=networks[1], resume=True)
 
 

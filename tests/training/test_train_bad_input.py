@@ -189,8 +189,6 @@ def test_lifted_variables_of_a_module_that_is_no_network(settings: dict[str, Any
     words = r"train \w+.*: expected a network in the unified form, got Sequential. Lift it: train\(tl.lift"
     with pytest.raises(TorchliftError, match=words):
         tl.train(module, (Y, X), **settings)
-    with pytest.raises(TorchliftError, match=r"module 1 \(GELU\).*not a proximal map"):
-        tl.lift(nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), (6,))
 
 
 def test_weights_of_an_unrolled_network() -> None:

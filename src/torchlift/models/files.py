@@ -39,8 +39,8 @@ def save_model(folder: str | Path, network: Network) -> Path:
 
     Arguments:
         folder: created, or one that holds an earlier model.
-        network: any of torchlift's architectures. Of a `Network` of one's own only the numbers are
-            saved, to be loaded into another instance of it.
+        network: any of torchlift's architectures. Of a `Network` of one's own, a `GraphNetwork` and one whose
+            activations hold parameters only the numbers are saved, to be loaded into another instance of it.
     """
     if not isinstance(network, Network):
         invalid_type("save_model network", "a Network", network, "Lift an nn.Sequential first: tl.lift(module).")
@@ -88,6 +88,8 @@ def _filled(network: Network, tensors: Mapping[str, Tensor], folder: str | Path)
 
 
 def _describe(network: Network) -> dict[str, Any]:
+    if isinstance(network, Chain | Shallow) and len(network.activation):
+        return {"network": f"{type(network).__name__} with parameters in its activations"}  # loaded into another
     if isinstance(network, Chain):
         modules = describe_modules(network.to_sequential())
         return {"network": "Chain", "in_shape": list(network.in_shape), "modules": modules}

@@ -1,9 +1,11 @@
 """Architectures in the form N(y) = K u + d, M u = V z, z = σ(W u + b)."""
 
 from torchlift.networks.base import Network
-from torchlift.networks.chain import Chain, lift
+from torchlift.networks.chain import Chain
 from torchlift.networks.feedforward import MLP, Perceptron, ResNet
 from torchlift.networks.form import ForwardStates, UnifiedForm
+from torchlift.networks.graph import GraphNetwork
+from torchlift.networks.lifting import lift
 from torchlift.networks.lista import LISTA
 from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
 from torchlift.networks.primal_dual import PrimalDual
@@ -21,6 +23,7 @@ __all__ = [
     "TABLEAUS",
     "Chain",
     "ForwardStates",
+    "GraphNetwork",
     "Network",
     "Perceptron",
     "PrimalDual",

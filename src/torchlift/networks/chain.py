@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple, cast
 
@@ -15,11 +16,12 @@ from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_v
 from torchlift.networks.base import Network
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.learned import ActivationList
 from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
 from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
-from torchlift.prox import ProximalActivation
+from torchlift.prox import ActivationModule, ProximalActivation
 
 
 class ChainLayer(NamedTuple):
@@ -62,6 +64,11 @@ class Chain(Network):
             stacks, places = stack_layers([reader.layers[k] for k in used])
             self.add_module(role, stacks)
             self._places |= {k: (role, *place) for k, place in zip(used, places, strict=True)}
+        self.activation = ActivationList([site.activation for site in self._sites])
+        self._thresholds = [
+            (name, place) for name, m in plain.named_modules()
+            if isinstance(m, ActivationModule) and (place := self.activation.place_of(m.activation)) is not None
+        ]  # fmt: skip
         # The skeleton keeps the structure for `to_sequential`; on "meta" it holds no numbers.
         owners = {id(layer.module): k for k, layer in enumerate(reader.layers) if layer.module is not None}
         self._owners = [(name, owners[id(m)]) for name, m in plain.named_modules() if id(m) in owners]
@@ -97,7 +104,7 @@ class Chain(Network):
 
     @property
     def activations(self) -> tuple[ProximalActivation, ...]:
-        return tuple(site.activation for site in self._sites)  # which have no weights
+        return self.activation.current()
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""
@@ -141,8 +148,8 @@ class Chain(Network):
             return x if term.factor == 1.0 else term.factor * x
 
         u, z = [y], []
-        for j, site in enumerate(self._sites):
-            z.append(site.activation(_sum(apply(term, u[k]) for k, term in site.reads)))
+        for j, (site, activation) in enumerate(zip(self._sites, self.activations, strict=True)):
+            z.append(activation(_sum(apply(term, u[k]) for k, term in site.reads)))
             outputs = [apply(term, z[k]) for k, term in site.outputs.items()] or [z[j]]
             u.append(_sum(outputs if site.skip is None else [u[site.skip], *outputs]))
         source, term = self._output
@@ -156,7 +163,8 @@ class Chain(Network):
     @property
     def sites(self) -> tuple[Site, ...]:
         """How the layers are wired, one site per activation; terms count the layers as `layers` does."""
-        return self._sites
+        pairs = zip(self._sites, self.activations, strict=True)
+        return tuple(replace(site, activation=activation) for site, activation in pairs)
 
     @property
     def output_term(self) -> Term:
@@ -183,15 +191,33 @@ class Chain(Network):
         Batch norms are refused: a chain holds them folded into other weights.
         """
         sources = list(_own_parameters(sequential))
-        slots = list(self.slots())
+        slots = list(self._slots())
         shapes = [tuple(source.shape) for source in sources]
         wanted = [tuple(shape) for _, _, _, shape in slots]
         if shapes != wanted:
             invalid_value("Chain.load", f"parameters of shapes {wanted}", shapes, "Lift the module anew.")
         stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
         for source, (_, name, index, _) in zip(sources, slots, strict=True):
-            slot = stacked[name][index]
+            slot = _entry(stacked[name], index)
             slot.copy_(source.detach().reshape(slot.shape))
+
+    @torch.no_grad()
+    def load_back(self, module: nn.Module) -> None:
+        """Write the weights into the `nn.Sequential` that this chain was read from, or one like it.
+
+        Batch norms are refused: a chain holds them folded into other weights. `lift(module, share=True)` keeps them.
+        """
+        targets, slots = list(_own_parameters(module)), list(self._slots())
+        shapes = [tuple(target.shape) for target in targets]
+        expected = [tuple(shape) for _, _, _, shape in slots]
+        if shapes != expected:
+            invalid_value("load_back module", f"parameters of shapes {expected}", shapes)
+        for target, (_, name, index, shape) in zip(targets, slots, strict=True):
+            target.copy_(_entry(self.get_parameter(name), index).reshape(shape))
+
+    def __repr__(self) -> str:
+        """The modules as torch shows them, under the name of the architecture."""
+        return repr(self._skeleton[0]).replace("Sequential(", f"{type(self).__name__}(", 1)
 
     def scatter(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """{parameter of `to_sequential()`: tensor} from {stacked parameter: tensor}, in the order of its parameters.
@@ -199,17 +225,27 @@ class Chain(Network):
         Stacked parameters that are not given are left out. The tensors are views.
         """
         return {
-            plain: gradients[name][index].reshape(shape)
-            for plain, name, index, shape in self.slots() if name in gradients
+            plain: _entry(gradients[name], index).reshape(shape)
+            for plain, name, index, shape in self._slots() if name in gradients
         }  # fmt: skip
 
     def slots(self) -> Iterator[tuple[str, str, int, torch.Size]]:
-        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all of them."""
-        for module, k in self._owners:
-            role, group, index = self._places[k]
-            for name, parameter in self._skeleton[0].get_submodule(module).named_parameters():
-                stacked = "bias" if name == "bias" else f"linear.{name}"
-                yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
+        """(parameter of the plain `nn.Sequential`, stacked parameter, index, shape) for all weights and biases."""
+        for plain, name, index, shape in self._slots():
+            if index is not None:
+                yield plain, name, index, shape
+
+    def _slots(self) -> Iterator[tuple[str, str, int | None, torch.Size]]:
+        """As `slots`, in the order of the plain parameters, with thresholds, which are not stacked: index None."""
+        owners, thresholds = dict(self._owners), dict(self._thresholds)
+        for module, part in self._skeleton[0].named_modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                if module in thresholds:
+                    yield f"{module}.{name}", f"activation.{thresholds[module]}.{name}", None, parameter.shape
+                else:
+                    role, group, index = self._places[owners[module]]
+                    stacked = "bias" if name == "bias" else f"linear.{name}"
+                    yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
 
     def _is_dense(self, role: str, group: int) -> bool:
         stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
@@ -231,6 +267,11 @@ class Chain(Network):
                 module.get_parameter("weight").copy_(operators[k].tensors()["weight"])
                 if (bias := biases[k]) is not None:
                     module.get_parameter("bias").copy_(bias.flatten())
+            for name, place in self._thresholds:
+                for parameter, value in zip(
+                    plain.get_submodule(name).parameters(), self.activation[place].parameters(), strict=True
+                ):
+                    parameter.copy_(value)
         return plain.train(self.training)
 
     def _current(self) -> tuple[list[LinearOperator], list[Tensor | None]]:
@@ -248,28 +289,11 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, tensors)
 
 
-def lift(module: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> Chain:
-    """The unified form of an `nn.Sequential`, with a copy of its weights.
-
-    Understood are `nn.Linear`, `nn.Conv2d`, `nn.ConvTranspose2d`, `nn.AvgPool2d`,
-    `nn.Flatten`, `nn.Unflatten`, batch norm and dropout in eval mode, nested
-    `nn.Sequential`, proximal activations (torch's or ours), `Residual` and
-    `RungeKutta`. Anything else is refused by name and position.
-
-    Args:
-        module: the network.
-        input_shape: shape of one input, such as (1, 28, 28); may be left out
-            when the first module is `nn.Linear`.
-
-    Example:
-        >>> net = lift(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-        >>> net.depth
-        1
-    """
-    return Chain(module, input_shape)
+def _entry(stacked: Tensor, index: int | None) -> Tensor:
+    return stacked if index is None else stacked[index]
 
 
-def _own_parameters(sequential: nn.Sequential) -> Iterator[Tensor]:
+def _own_parameters(sequential: nn.Module) -> Iterator[Tensor]:
     """The parameters of a Sequential without batch norms, whose order is that of a chain read from it."""
     for where, module in sequential.named_modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,7 @@ class DenseForm:
             activations = [as_activation(part) for part in between]
         except TorchliftError:
             return None
-        form = DenseForm(tuple(linear), tuple(activations))
+        form = DenseForm(tuple(cast("list[nn.Linear]", linear)), tuple(activations))
         return form if form.plain and not any(_has_hooks(part) for part in (module, *between)) else None
 
     @property

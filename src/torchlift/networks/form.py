@@ -30,8 +30,12 @@ class ForwardStates(NamedTuple):
     output: Tensor
     """N(y) = K u + d."""
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(tuple(part.shape)) for part in self.u)
+        return f"ForwardStates(u {shapes}; output {tuple(self.output.shape)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class UnifiedForm:
     """The block operators of a network, assembled from its current parameters.
 
@@ -52,7 +56,12 @@ class UnifiedForm:
     b: BlockVector
     activations: tuple[ProximalActivation, ...]
     fused: Mapping[int, FusedRow] = field(default_factory=dict)
-    """Rows of W u + b whose blocks share a factor, evaluated with it applied once."""
+    """Rows of W u + b that are evaluated in another way than block by block; number J is K u + d."""
+
+    def __repr__(self) -> str:
+        sizes = [str(shape) for shape in (*self.W.column_shapes, *self.K.row_shapes)]
+        sizes = sizes if len(sizes) < 9 else [*sizes[:4], "…", *sizes[-3:]]
+        return f"UnifiedForm({self.depth} layers, {' → '.join(sizes)})"
 
     @property
     def depth(self) -> int:
@@ -76,6 +85,8 @@ class UnifiedForm:
 
     def output(self, u: Sequence[Tensor], context: Context = None) -> Tensor:
         """N = K u + d."""
+        if self.depth in self.fused:
+            return self.fused[self.depth](u, context)
         return _affine_row(self.K, 0, u, self.d[0], context)
 
     def eliminate(self, y: Tensor, z: Sequence[Tensor], context: Context = None) -> tuple[Tensor, ...]:

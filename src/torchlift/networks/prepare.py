@@ -11,6 +11,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from torchlift.core.errors import NotRepresentableError
 from torchlift.networks.modules import Residual
+from torchlift.networks.trace import has_hooks
+from torchlift.prox import ActivationModule
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
@@ -18,6 +20,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 def prepare(module: nn.Sequential) -> nn.Sequential:
     """An equivalent `nn.Sequential` that shares nothing with `module`."""
+    _refuse_other_forward(module)
     _refuse_shared_parameters(module)
     return nn.Sequential(*_fold(_flatten(copy.deepcopy(module), "")))
 
@@ -101,10 +104,21 @@ def _scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
     return scale, shift
 
 
+def _refuse_other_forward(module: nn.Module) -> None:
+    """A chain runs the modules one after the other: neither hooks nor a forward of one's own."""
+    for where, child in module.named_modules():
+        if isinstance(child, nn.Sequential) and type(child).forward is not nn.Sequential.forward:
+            refuse(where or "itself", child, "it has a forward method of its own")
+        if has_hooks(child):
+            refuse(where or "itself", child, "it has hooks, which may change what it computes")
+
+
 def _refuse_shared_parameters(module: nn.Module) -> None:
     """One module used twice is fine; one tensor in two modules is not."""
     owner: dict[int, str] = {}
     for where, child in module.named_modules():
+        if isinstance(child, ActivationModule):
+            continue  # layers may share a threshold
         for name, parameter in child.named_parameters(recurse=False):
             path = f"{where}.{name}"
             if owner.setdefault(id(parameter), path) != path:

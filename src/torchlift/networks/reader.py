@@ -178,11 +178,16 @@ def _activation(module: nn.Module, where: str) -> ProximalActivation:
     if type(module) in REASONS:
         refuse(where, module, *REASONS[type(module)])
     try:
-        return as_activation(module)
+        activation = as_activation(module)
+        if activation.dim == 0:
+            refuse(where, module, "it mixes the samples of a batch", "Use dim=1 or dim=-1.")
+        return activation
     except InvalidTypeError:
         accepted = ", ".join(kind.__name__ for kind in _LINEAR)
         hint = f"Linear modules that can be lifted: {accepted}; others: proximal activations, Residual, RungeKutta."
         refuse(where, module, "it is neither a linear module nor a proximal activation", hint)
+    except NotRepresentableError:
+        raise
     except InvalidValueError as error:
         raise type(error)(f"module {where} ({type(module).__name__}): {error}") from None
 

@@ -13,6 +13,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.feedforward import Activations, linear_module, one_each
 from torchlift.networks.form import UnifiedForm, assemble
+from torchlift.networks.learned import ActivationList
 from torchlift.networks.stacks import Layer, maps_of, stack_layers
 from torchlift.operators import Context, Dense
 from torchlift.prox import ProximalActivation, ReLU
@@ -50,7 +51,7 @@ class Shallow(Network):
         if not sizes:
             invalid_value("Shallow hidden", "at least one block", hidden)
         super().__init__((before,), (after,))
-        self._activations = tuple(one_each("Shallow", activation, len(sizes)))
+        self.activation = ActivationList(one_each("Shallow", activation, len(sizes)))
         inner = [linear_module(before, size, bias, generator, dtype, device) for size in sizes]
         joint = linear_module(sum(sizes), after, output_bias, generator, dtype, device)
         self.hidden, _ = stack_layers([Layer(Dense(m.weight.detach()), m) for m in inner])
@@ -59,7 +60,7 @@ class Shallow(Network):
 
     @property
     def activations(self) -> tuple[ProximalActivation, ...]:
-        return self._activations
+        return self.activation.current()
 
     def operators(self) -> UnifiedForm:
         layers, outputs = self._maps()

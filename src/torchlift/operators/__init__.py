@@ -5,8 +5,10 @@ from torchlift.operators.blocks import BlockOperator, BlockVector
 from torchlift.operators.blur import Blur, gaussian_kernel
 from torchlift.operators.convolution import Conv2d, ConvTranspose2d
 from torchlift.operators.dense import Dense
+from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.examples import OPERATORS
+from torchlift.operators.functional import Functional
 from torchlift.operators.mask import Mask
 from torchlift.operators.norms import adjoint_error
 from torchlift.operators.parameters import DenseRun, OperatorStack
@@ -27,7 +29,9 @@ __all__ = [
     "ConvTranspose2d",
     "Dense",
     "DenseRun",
+    "Diagonal",
     "FiniteDifference",
+    "Functional",
     "Identity",
     "LinearOperator",
     "Mask",

@@ -134,6 +134,10 @@ class BlockVector:
             if block is not None and not _broadcasts(tuple(block.shape), shape):
                 invalid_value(f"BlockVector block {j}", f"a shape that broadcasts to {shape}", tuple(block.shape))
 
+    def __repr__(self) -> str:
+        shapes = ", ".join("0" if block is None else str(tuple(block.shape)) for block in self.blocks)
+        return f"BlockVector({shapes})"
+
     def __len__(self) -> int:
         return len(self.blocks)
 

@@ -15,7 +15,9 @@ from torchlift.operators.base import Compose, Context, LinearOperator, Sum
 from torchlift.operators.blur import Blur, gaussian_kernel
 from torchlift.operators.convolution import Conv2d, ConvTranspose2d
 from torchlift.operators.dense import Dense
+from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
+from torchlift.operators.functional import Functional
 from torchlift.operators.mask import Mask
 from torchlift.operators.pooling import AveragePool2d
 from torchlift.operators.shapes import Identity, Reshape, Zero
@@ -54,6 +56,10 @@ def _masked_blur(g: Generator) -> Example:
     shape = (1, 5, 6)
     mask, blur = Mask(shape=shape), Blur(_randn(g, 3, 3), shape, "symmetric")
     return Example(mask @ blur, {"mask": _masks(g, *shape)})
+
+
+def _reflected(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.pad(weight @ x, (2, 1), mode="reflect")
 
 
 def _inpainting_normal_map(g: Generator) -> Example:
@@ -98,6 +104,12 @@ OPERATORS: dict[str, Callable[[Generator], Example]] = {
     "mask": lambda g: Example(Mask(_randn(g, 2, 3))),
     "mask per sample": lambda g: Example(Mask(shape=(1, 4, 3)), _masks(g, 1, 4, 3)),
     "mask per sample by name": lambda g: Example(Mask(shape=(5,), key="known"), {"known": _masks(g, 5)}),
+    "diagonal per channel": lambda g: Example(Diagonal(_randn(g, 3, 1), (3, 4))),
+    "functional": lambda g: Example(Functional(_reflected, (2, 4), (2, 7), (_randn(g, 2, 2),), "reflect")),
+    "functional with context": lambda g: Example(
+        Functional(lambda x, scale: x.flip(-1) * scale, (2, 3), (2, 3), name="flip", key="scale"),
+        {"scale": _masks(g, 2, 3)},
+    ),
     "adjoint": lambda g: Example(Conv2d(_randn(g, 2, 1, 3, 3), (1, 5, 5), stride=2).T),
     "compose": lambda g: Example(Dense(_randn(g, 3, 5)) @ Dense(_randn(g, 5, 4)) @ Dense(_randn(g, 4, 6))),
     "compose encoder": _encoder,

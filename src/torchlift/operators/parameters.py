@@ -48,7 +48,8 @@ class OperatorStack(nn.Module):
         return self.count
 
     def extra_repr(self) -> str:
-        return f"{self.count} x {type(self.template).__name__}"
+        before, after = ("×".join(map(str, shape)) for shape in (self.template.in_shape, self.template.out_shape))
+        return f"{self.count} x {self.template.symbol()}, {before} → {after}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from torchlift.prox.box import Box, Hardtanh, ReLU6
 from torchlift.prox.convert import as_activation
 from torchlift.prox.elu import CELU, ELU
 from torchlift.prox.identity import Identity
+from torchlift.prox.prelu import PReLU
 from torchlift.prox.relu import LeakyReLU, ReLU
 from torchlift.prox.saturating import ISRU, Arctan, Softsign
 from torchlift.prox.sigmoid import Sigmoid
@@ -68,6 +69,7 @@ __all__ = [
     "Identity",
     "L2Ball",
     "LeakyReLU",
+    "PReLU",
     "ProximalActivation",
     "ReLU",
     "ReLU6",

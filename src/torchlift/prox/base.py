@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, cast
 
@@ -120,17 +120,52 @@ class GroupwiseActivation(ProximalActivation):
 
 
 class ActivationModule(nn.Module):
-    """An activation as an `nn.Module`, for use inside `nn.Sequential`."""
+    """An activation as an `nn.Module`, for use inside `nn.Sequential`; parameters it holds are registered."""
 
     def __init__(self, activation: ProximalActivation) -> None:
         super().__init__()
-        self.activation = activation
+        self._template = activation
+        for name, value in learned(activation).items():
+            self.register_parameter(name, value)
+
+    @property
+    def activation(self) -> ProximalActivation:
+        """The activation with the current parameters."""
+        values = {name: value for name, value in self._parameters.items() if value is not None}
+        return with_tensors(self._template, values) if values else self._template
 
     def forward(self, input: Tensor) -> Tensor:
         return self.activation(input)
 
     def extra_repr(self) -> str:
-        return repr(self.activation)
+        return describe(self.activation)
+
+
+def learned(activation: ProximalActivation) -> dict[str, nn.Parameter]:
+    """The fields of an activation that are parameters, by name."""
+    return {name: value for name, value in vars(activation).items() if isinstance(value, nn.Parameter)}
+
+
+def with_tensors(activation: ProximalActivation, values: Mapping[str, Tensor]) -> ProximalActivation:
+    """The same activation with other tensors, past the checks of its constructor, which would read them."""
+    twin = object.__new__(type(activation))
+    for name, value in vars(activation).items():
+        object.__setattr__(twin, name, values.get(name, value))
+    return twin
+
+
+def describe(activation: ProximalActivation) -> str:
+    """An activation with its fields; tensors of more than one number by their shapes."""
+
+    def text(value: object) -> str:
+        if not isinstance(value, Tensor):
+            return f"{value:g}" if isinstance(value, float) else repr(value)
+        if value.numel() == 1 and value.device.type != "meta":
+            return f"{value.detach().item():.4g}"
+        return f"tensor{tuple(value.shape)}"
+
+    shown = [f"{field.name}={text(getattr(activation, field.name))}" for field in fields(cast("Any", activation))]
+    return f"{type(activation).__name__}({', '.join(item for item in shown if item != 'validate=True')})"
 
 
 def indicator(inside: Tensor, like: Tensor) -> Tensor:

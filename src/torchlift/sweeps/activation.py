@@ -36,7 +36,7 @@ class PerturbedActivation(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *signals: Tensor) -> Any:
         return _respond(ctx, signals[0], host=True)
 
 

@@ -434,12 +434,12 @@ class _Part:
         """Of each the rows from which the distance is estimated."""
         return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
 
-    def pieces(self, vector: Tensor) -> Sequence[Tensor]:
+    def pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
         """A vector over all layers as one tensor per parameter, shaped to broadcast, in the parameter's dtype."""
         if self._plain:
             return vector.unbind(0)
         parts = zip(self.entries, vector.split(self.sizes), strict=True)
-        return [part.view(entry.shape).to(entry.tensor) for entry, part in parts]
+        return tuple(part.view(entry.shape).to(entry.tensor) for entry, part in parts)
 
     def mean_squares(self, tensors: list[Tensor]) -> Tensor:
         """Of every layer."""
