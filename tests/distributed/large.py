@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchlift.distributed import as_mesh
 from torchlift.experiments.distributed import Size, contestants
@@ -20,21 +21,26 @@ def cases(spec: str) -> dict[str, Callable[[], Any]]:
     torch.set_default_dtype(torch.float64)
     size, mesh = Size(3, 192, 11), as_mesh_once(spec)
 
-    def distance(make: Callable[..., Steps]) -> float:
+    def distance(make: Callable[..., Any]) -> float:
         alone, together = make(size), make(size, mesh())
         for _ in range(STEPS):
             alone()
             together()
-        found, problem = together.state.point, together.problem
-        if isinstance(problem, DistributedProblem):  # a sweep leaves all parameters everywhere
-            found = problem.whole(found)
-        pairs = zip(found.tensors, alone.state.point.tensors, strict=True)
+        pairs = zip(tensors(together), tensors(alone), strict=True)
         return max(float((a - b).abs().max()) for a, b in pairs)
 
     found = {"lifted": lambda: distance(contestants.jacobi)}
     if "data" in spec:
         found["sweeps"] = lambda: distance(contestants.sweeps)
     return found
+
+
+def tensors(step: Any) -> Iterable[Tensor]:
+    """What the steps have moved, that of all processes."""
+    if not isinstance(step, Steps):  # a sweep leaves all parameters everywhere
+        return [parameter.detach() for parameter in step.__self__.work.network.parameters()]
+    point, problem = step.state.point, step.problem
+    return (problem.whole(point) if isinstance(problem, DistributedProblem) else point).tensors
 
 
 def as_mesh_once(spec: str) -> Callable[[], Any]:

@@ -233,7 +233,7 @@ def _runs() -> dict[str, Trained]:
         "batches of 1 and 2 samples": Trained({"batch_size": 2, "weights": "keep"}, samples=7),
         "sweeps, full batch": Trained({"batch_size": "full"}),
         "sweeps, a module": Trained(swept, "module"),
-        "sweeps, a deep module": Trained({"batch_size": 3}, "deep"),
+        "sweeps, flat units": Trained(swept, "flat"),
         "Adam on sweeps": Trained({**swept, "solver": centred}),
         "back-propagation": Trained(back),
         "torch": Trained({**back, "solver": partial(torch.optim.SGD, lr=0.1)}),

@@ -30,14 +30,14 @@ class Module(nn.Module):
         return self.out(nn.functional.softplus(self.norm(u.flatten(1))))
 
 
-class Deep(nn.Sequential):
-    """Ten layers that are flat in most places, so that they are probed further."""
+class Flat(nn.Sequential):
+    """Units that hardly respond, so that they are probed further, and some depth behind them."""
 
     in_shape, out_shape = (5,), (3,)
 
     def __init__(self) -> None:
-        layers = [part for _ in range(10) for part in (nn.Linear(8, 8), nn.Softshrink(0.3))]
-        super().__init__(nn.Linear(5, 8), nn.ReLU(), *layers, nn.Linear(8, 3))
+        layers = [part for _ in range(2) for part in (nn.Linear(8, 8), nn.ReLU())]
+        super().__init__(nn.Linear(5, 30), nn.Softshrink(1.8), nn.Linear(30, 8), nn.Tanh(), *layers, nn.Linear(8, 3))
         self.double()
 
 
@@ -50,15 +50,15 @@ def network(kind: str, seed: int = 1, scale: float = 1.0) -> Any:
     return chosen
 
 
-def _network(kind: str, seed: int) -> Chain | Module | Deep:
+def _network(kind: str, seed: int) -> Chain | Module | Flat:
     generator = torch.Generator().manual_seed(seed)
     if kind == "mlp":
         return MLP([5, 7, 7, 4, 7, 3], generator=generator, dtype=torch.float64)
     if kind == "resnet":
         return ResNet(5, [4, 6, 4, 3], 2, activation="tanh", generator=generator, dtype=torch.float64)
     torch.manual_seed(seed)
-    if kind in ("module", "deep"):
-        return Module() if kind == "module" else Deep()
+    if kind in ("module", "flat"):
+        return Module() if kind == "module" else Flat()
     modules = nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(),
         nn.Conv2d(2, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2),
@@ -66,7 +66,7 @@ def _network(kind: str, seed: int) -> Chain | Module | Deep:
     return lift(modules.double(), (1, 4, 4))
 
 
-def data(net: Chain | Module | Deep, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
+def data(net: Chain | Module | Flat, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(samples, *net.in_shape, generator=generator, dtype=torch.float64)
     return y, torch.randn(samples, *net.out_shape, generator=generator, dtype=torch.float64)

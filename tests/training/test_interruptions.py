@@ -96,10 +96,14 @@ def test_someone_elses_handler_of_sigterm_is_called_after_saving(tmp_path: Path)
 def test_ctrl_c_stops_a_loop_of_trainings(tmp_path: Path) -> None:
     """Not only the training that was running."""
     begun: list[int] = []
-    with pytest.raises(KeyboardInterrupt) as caught:
+
+    def loop() -> None:
         for number in range(5):
             begun.append(number)
             train("sweep", tmp_path / str(number), callback=send_at(6, signal.SIGINT) if number == 1 else None)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        loop()
     assert begun == [0, 1]
     assert isinstance(caught.value, TrainingInterrupted)
     assert not isinstance(caught.value, Exception)

@@ -334,8 +334,8 @@ class Mean(nn.Linear):
     ("module", "words"),
     [
         (nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 1)),
-         r"train data: network: expected data that Sequential can be applied to, got inputs of shape \(8, 4\) and dtype "
-         r"torch.float32: mat1 and mat2 shapes cannot be multiplied.* Does it take the shape"),
+         r"train data: network: expected data that Sequential can be applied to, got inputs of shape \(8, 4\) and "
+         r"dtype torch.float32: mat1 and mat2 shapes cannot be multiplied.* Does it take the shape"),
         (Pair(4, 1), r"train data: network: expected a module that returns one tensor, got a tuple. Wrap the module"),
         (Mean(4, 1), r"train data: network: expected one output per sample, shape \(8, …\), got \(\)"),
         (nn.Linear(4, 2), r"train data: target: expected shape \(100, 2\)"),

@@ -53,7 +53,9 @@ class Shrinking(Sampler[int]):
 
 
 DATA = {
-    "inputs of another width": ((torch.rand(40, 7), X), r"train data: inputs: expected shape \(batch, 6\), got \(40, 7\)"),
+    "inputs of another width": (
+        (torch.rand(40, 7), X), r"train data: inputs: expected shape \(batch, 6\), got \(40, 7\)",
+    ),
     "targets of another width": ((Y, torch.rand(40, 4)), r"train data: target: expected shape \(40, 3\)"),
     "images for vectors": ((torch.rand(40, 1, 2, 3), X), r"train data: inputs: expected shape \(batch, 6\)"),
     "fewer targets": ((Y, X[:39]), "data targets: expected 40 samples, as many as the inputs, got 39"),

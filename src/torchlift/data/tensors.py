@@ -46,7 +46,9 @@ class TensorBatches(Batches):
         self._order: tuple[int, Tensor] | None = None
 
     def batch(self, count: int) -> Batch:
-        epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
+        if type(count) is not int or count < 0:  # the usual case makes no calls, on the path of every step
+            count = check_size("count", count, minimum=0)
+        epoch, position = divmod(count, self.per_epoch)
         return take(self.all, self._order_of(epoch), position, self.batch_size) if self.shuffled else self.all
 
     def indices(self, count: int) -> Tensor:
@@ -73,7 +75,9 @@ def clip_size(size: int | None, most: int) -> int:
 def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
     """The samples of batch number `position` of an epoch in this order."""
     chosen = order[position * size : (position + 1) * size]
-    context = map_context(data.context, lambda tensor: tensor.index_select(0, chosen))
+    context = data.context
+    if context is not None:
+        context = map_context(context, lambda tensor: tensor.index_select(0, chosen))
     return Batch(data.y.index_select(0, chosen), data.x.index_select(0, chosen), context)
 
 

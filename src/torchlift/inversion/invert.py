@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_positive, check_size
 from torchlift.inversion import door
 from torchlift.inversion.layers import Layers
+from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion, WeightTrace, join
 from torchlift.inversion.run import Budget, Progress, run
@@ -81,8 +82,9 @@ def invert(
         >>> tl.invert(net, torch.zeros(5, 2), tl.priors.L1()).x.shape
         torch.Size([5, 4])
     """
-    problem, projected = _problem(network, y, prior, start, anchor, mu, context, on_infeasible)
     solver, usual = door.check_algorithm(algorithm)
+    bounded = not isinstance(solver, Nested)
+    problem, projected = _problem(network, y, prior, start, anchor, mu, context, on_infeasible, bounded)
     if tolerance is not None:
         solver = replace(solver, tolerance=tolerance)
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
@@ -105,8 +107,12 @@ def _problem(
     mu: object,
     context: Context,
     on_infeasible: object,
+    bounded: bool,
 ) -> tuple[InversionProblem, int]:
-    """The problem of all images, still without weights, and how many entries of y were projected."""
+    """The problem of all images, still without weights, and how many entries of y were projected.
+
+    Only where steps are bounded by norms of operators must these exist, at a context.
+    """
     net = door.check_network(network, start)
     data = door.check_data(net, y)
     guess, strength = door.check_start(net, data, start, anchor)
@@ -125,7 +131,7 @@ def _problem(
         anchor=strength,
         guess=guess,
         context=context,
-        curvatures=tuple(each.curvature(weights, context) for each in layers.influences),
+        curvatures=tuple(each.curvature(weights, context) for each in layers.influences) if bounded else (),
         dual_norm=split.square_norm(),
     )
     return problem, projected

@@ -14,7 +14,7 @@ from torchlift.core.tensors import Point, add_scaled
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.solver import InversionSolver, input_step
-from torchlift.inversion.state import InversionState
+from torchlift.inversion.state import InversionState, Status
 from torchlift.priors.functions import along
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
@@ -53,6 +53,17 @@ class Nested(InversionSolver):
         last = problem.layers.activations[-1](state.v[-1])
         gap = problem.layers.output_of(last) - problem.output
         return 0.5 * square_sum(gap) + problem.prior_value(state.x, state.products)
+
+    def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
+        """One step; an image whose outputs differ from y while nothing pulls at x has stalled, not converged."""
+        new = super().step(problem, state)
+        silent = (new.watch.status == Status.CONVERGED) & (square_sum(new.memory.gradient) == 0)
+        if not bool(silent.any()):
+            return new
+        gap = problem.layers.output_of(problem.layers.activations[-1](new.v[-1])) - problem.output
+        # flat activations on all ways from x
+        status = new.watch.status.masked_fill(silent & (square_sum(gap) > 0), Status.STALLED)
+        return replace(new, watch=replace(new.watch, status=status))
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         gradient, own = state.memory.gradient, state.memory.own

@@ -44,7 +44,8 @@ class InversionProblem:
         anchor: λ ≥ 0.
         guess: x₀ (B, *in_shape).
         context: per-sample context of the network's operators.
-        curvatures: of x, z_1, …: Lipschitz constants of the gradient of what each variable's rows pull with.
+        curvatures: of x, z_1, …: Lipschitz constants of the gradient of what each variable's rows pull with; none
+            for algorithms that need none.
         dual_norm: a bound of Σ ‖A_i‖².
     """
 

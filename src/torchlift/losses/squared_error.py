@@ -23,6 +23,9 @@ class SquaredError(Loss):
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         return 0.5 * per_sample((prediction - target).square())
 
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return 0.5 * (prediction - target).square().sum() / len(prediction)
+
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return prediction - target
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -103,6 +103,36 @@ class UnifiedForm:
         if driven is None:
             invalid_value(f"row {j} of V", "at least one block", "none")
         return driven if earlier is None else driven - earlier
+
+
+class RecordedForm(UnifiedForm):
+    """A form with M = V = I and fused rows only, whose operators are put together when they are first asked for.
+
+    Evaluating the rows needs none of them, and solvers of lifted variables evaluate the rows many times.
+
+    Arguments:
+        activations: one per layer.
+        fused: every row, and the output.
+        build: gives the whole form.
+    """
+
+    def __init__(
+        self,
+        activations: Sequence[ProximalActivation],
+        fused: Mapping[int, FusedRow],
+        build: Callable[[], UnifiedForm],
+    ) -> None:
+        vars(self).update(activations=tuple(activations), fused=fused, _build=build)  # past a frozen __setattr__
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("K", "d", "M", "V", "W", "b"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        whole: UnifiedForm = vars(self)["_build"]()
+        vars(self).update({each.name: getattr(whole, each.name) for each in fields(whole)})
+        return vars(self)[name]
+
+    def couple(self, j: int, u: Sequence[Tensor], z: Sequence[Tensor], context: Context = None) -> Tensor:
+        return z[j]
 
 
 def _affine_row(

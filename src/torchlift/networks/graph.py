@@ -16,7 +16,7 @@ from torchlift.networks.affine import AffineMaps
 from torchlift.networks.base import Network
 from torchlift.networks.calls import arguments, call, is_batch_first, name_of
 from torchlift.networks.contextual import contextual
-from torchlift.networks.form import ForwardStates, UnifiedForm, assemble
+from torchlift.networks.form import ForwardStates, FusedRow, RecordedForm, UnifiedForm, assemble
 from torchlift.networks.opaque import state_key
 from torchlift.networks.rows import Row, label, plan, shape_of
 from torchlift.networks.sigmas import activation
@@ -89,8 +89,13 @@ class GraphNetwork(Network):
         """K, d, M, V, W, b and σ; M and V are identities.
 
         Blocks of max-pooling and norms need `context(y)`. Blocks of opaque rows
-        are their Jacobians at the states in it.
+        are their Jacobians at the states in it. They are put together, from the
+        parameters of that moment, when they are first asked for.
         """
+        fused = {j: self._fused(row) for j, row in enumerate((*self.plan.rows, self.plan.output))}
+        return RecordedForm(self.activations, fused, lambda: self._assembled(fused))
+
+    def _assembled(self, fused: Mapping[int, FusedRow]) -> UnifiedForm:
         maps = AffineMaps(self.plan, self._value, self._opaque, self._reference())
         W, b = {}, []
         for j, row in enumerate(self.plan.rows):
@@ -98,7 +103,6 @@ class GraphNetwork(Network):
             W |= {(j, k): block for k, block in blocks.items()}
             b.append(bias)
         K, d = maps.row(self.plan.output) if self.plan.output.calls else maps._of(self.plan.output.source)
-        fused = {j: self._fused(row) for j, row in enumerate((*self.plan.rows, self.plan.output))}
         return assemble(self.in_shape, W, b, self.activations, K, d, like=self.like, fused=fused)
 
     def context(self, y: Tensor) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ class PerturbedActivation(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *signals: Tensor) -> Any:
+    def backward(ctx: Any, *signals: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _respond(ctx, signals[0], host=True)
 
 

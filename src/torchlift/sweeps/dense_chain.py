@@ -61,7 +61,7 @@ class _DenseChain(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *signals: Tensor) -> Any:
+    def backward(ctx: Any, *signals: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         saved = ctx.saved_tensors  # which may repeat a checkpointed part of the forward pass
         with plain_functions():
             return _sweep(ctx, saved, signals[0])

@@ -59,6 +59,9 @@ def configuration(
         "patience": settings.patience,
         "tolerance": settings.tolerance,
         "seed": settings.seed,
+        "coupling": options.coupling,
+        "state_regularisers": _text(options.state_regularisers),
+        "parameter_regularisers": _text(options.parameter_regularisers),
     }
 
 

@@ -24,7 +24,6 @@ from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean
-from torchlift.training.modules import apply
 from torchlift.training.step import Needs, Parts, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
 
 Anneal = Literal["cosine", "linear", "constant"]
@@ -83,8 +82,10 @@ class GradientMethod(TrainMethod):
         """
         y, x, context = batch
         with self.gradients(work, share):
-            output = apply(work.network, y, context) if form is None else form(y)
-            work.loss.check(tuple(output.shape), x, values=False)
+            arguments = (y,) if context is None else (y, context)
+            output = work.network(*arguments) if form is None else form(y)
+            if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
+                work.loss.check(tuple(output.shape), x, values=False)
             loss = work.loss.mean(output, x)
             loss = loss if share is None else loss * share.scale
             loss.backward()
@@ -100,12 +101,12 @@ class SweepDescent(GradientMethod):
     activation is flat. See `torchlift.sweeps.sweeping`.
 
     Arguments:
-        perturbation: how far layers are moved; `Perturbation()` by default.
+        perturbation: how far layers are moved.
     """
 
     closed_forms: ClassVar[bool] = True
 
-    perturbation: Perturbation | None = None
+    perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
     def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
         return sweeping(self.perturbation, mean=None if share is None else share.mean)

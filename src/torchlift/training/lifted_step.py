@@ -113,7 +113,10 @@ def latent_store(objective: Objective, work: Work) -> StateStore:
     activations = objective.network.operators().activations
     like, latents = work.batches.example().y, work.latents
     samples = work.batches.samples
-    return StateStore(objective.layout, activations, samples, like, dtype=latents.dtype, folder=latents.folder)
+    return StateStore(
+        objective.layout, activations, samples, like, dtype=latents.dtype, folder=latents.folder,
+        u_layout=objective.u_layout,
+    )  # fmt: skip
 
 
 class LiftedStep(TrainStep):

@@ -23,6 +23,7 @@ from torchlift.operators.context import context_tensors
 from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
 from torchlift.training.modules import like
+from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.small_run import SmallRun, state_shapes
 
@@ -99,12 +100,14 @@ def check_memory(
     *,
     validation: Batches | None = None,
     limit: float | None = None,
+    options: TrainOptions | None = None,
 ) -> tuple[MemoryPlan, ...]:
     """The plans of all phases that come near the limit; refuses those over it, with what would fit instead.
 
     Args:
         network, phases, loss, validation: what is to be trained, how, and on which data.
         limit: bytes that everything together may take; None for what the machine has left.
+        options: what else was asked of `train`.
     """
     if limit is not None:
         check_positive("train memory_limit", limit)
@@ -112,12 +115,12 @@ def check_memory(
     for phase, batches in phases:
         if limit is None and phase.folder is None and _surely_fits(network, phase, batches):
             continue
-        plans = _plans(network, phase, batches, loss, validation)
+        plans = _plans(network, phase, batches, loss, validation, options)
         plan = plans(batches.batch_size)
         present = plan.total - plan.needed
         allowed = available_memory(_device(network)) + present if limit is None else int(limit)
         if plan.total > allowed:
-            others = _alternatives(network, phase, batches, loss, validation, plans)
+            others = _alternatives(network, phase, batches, loss, validation, plans, options)
             fitting = {words: size for words, size in others if size <= allowed}
             _refuse(phase, plan, allowed, "available in all" if limit is None else "allowed", fitting)
         if phase.folder is not None:
@@ -127,13 +130,18 @@ def check_memory(
 
 
 def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
-    """Whether a hundred copies of all that is held at once would take a tenth of the memory: no need to measure."""
+    """Whether many copies of all that is held at once would fit: no need to measure.
+
+    Twenty in half of the memory for gradients, whose needs are those of back-propagation, and a hundred in a tenth of
+    it for solvers of lifted variables, which may keep and try anything.
+    """
     some = like(network)
     size = 4 if some is None else some.element_size()
     samples = batches.samples if phase.full or phase.states == "warm" else batches.batch_size
     widths = sum(map(math.prod, state_shapes(network, batches.example())))
     held = size * (sum(p.numel() for p in network.parameters()) + samples * widths)
-    return 100 * held < 0.1 * available_memory(_device(network))
+    copies, part = (100, 0.1) if phase.method.needs.latents else (20, 0.5)
+    return copies * held < part * available_memory(_device(network))
 
 
 def format_bytes(size: float) -> str:
@@ -146,7 +154,12 @@ def format_bytes(size: float) -> str:
 
 
 def _plans(
-    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, validation: Batches | None
+    network: nn.Module,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    validation: Batches | None,
+    options: TrainOptions | None = None,
 ) -> Callable[[int], MemoryPlan]:
     """Batch size ↦ plan."""
     layout = Objective(network, phase.lifting, loss).layout if phase.method.needs.latents else None  # type: ignore[arg-type]
@@ -155,7 +168,7 @@ def _plans(
     if phase.states == "warm" and not phase.full and layout is not None:
         lasting_indices(batches, 0)
         store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
-    run = SmallRun(network, phase, batches, loss)
+    run = SmallRun(network, phase, batches, loss, options)
     parameters = _size(network.parameters())
     data = _data(batches) + (0 if validation is None else _data(validation))
 
@@ -186,13 +199,14 @@ def _alternatives(
     loss: Loss,
     validation: Batches | None,
     plans: Callable[[int], MemoryPlan],
+    options: TrainOptions | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Other settings, in words, and what they take in all; smaller batches from the largest on."""
     size = batches.batch_size
     if phase.full:
         size = default_batch_size(batches.samples)
         fewer = replace(phase, batch_size=size)
-        yield f"batch_size={size}", _plans(network, fewer, batches, loss, validation)(size).total
+        yield f"batch_size={size}", _plans(network, fewer, batches, loss, validation, options)(size).total
         return
     whole = plans(size)
     if phase.states == "warm" and phase.folder is None:

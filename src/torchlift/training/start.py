@@ -8,7 +8,7 @@ from torch import nn
 from torchlift.core.errors import NotRepresentableError, TorchliftError
 from torchlift.data import Batches
 from torchlift.losses import Loss
-from torchlift.networks import Chain, lift
+from torchlift.networks import Chain
 from torchlift.training.balance import asleep
 from torchlift.training.phase import Phase
 from torchlift.training.weights import initialise_weights
@@ -50,7 +50,7 @@ def _twin(network: nn.Module, shape: tuple[int, ...]) -> Chain | None:
     if type(network) is not nn.Sequential:
         return None
     try:
-        twin = lift(network, shape)
+        twin = Chain(network, shape)
         twin.load(network)  # refuses what has no place of its own in the twin, such as batch norms
     except (NotRepresentableError, TorchliftError):
         return None

@@ -144,7 +144,7 @@ def train(
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], company)
     planned = list(zip(stretches, batches, strict=True))
-    check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit)
+    check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
     settled = configuration(network, stretches, batches, settings, options)
     if company.mesh is not None:
         alike = {**settled, "folder": folder is not None, "resume": resume}

@@ -1,0 +1,209 @@
+"""The contract of training methods, which every implementation inherits, and loops of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import torchlift as tl
+from torchlift.data import as_batches
+from torchlift.liftings import Bregman, Contrastive, Lifting
+from torchlift.losses import SquaredError
+from torchlift.solvers import BlockCoordinateDescent, ImplicitStochasticGradient, LinearisedBCD, ProximalAdam
+from torchlift.training import (
+    BackPropagation,
+    ContrastiveDescent,
+    LiftedDescent,
+    SweepDescent,
+    TrainMethod,
+    TrainStep,
+    Work,
+)
+
+Y, X = (torch.rand(60, size, generator=torch.Generator().manual_seed(size)) for size in (5, 3))
+
+
+def chain() -> tl.networks.MLP:
+    return tl.networks.MLP([5, 6, 6, 3], tl.SoftThreshold(0.05), generator=torch.Generator().manual_seed(0))
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)]
+    return nn.Sequential(*layers)
+
+
+METHODS: dict[str, tuple[TrainMethod, Lifting | None, Callable[[], nn.Module], bool]] = {
+    "sweeps": (SweepDescent(), None, chain, False),
+    "sweeps, any module": (SweepDescent(), None, convolutional, False),
+    "sweeps, all samples": (SweepDescent(), None, chain, True),
+    "sweeps, Adam": (SweepDescent(partial(torch.optim.Adam, lr=1e-2), "linear", True), None, chain, False),
+    "back-propagation": (BackPropagation(), tl.liftings.Conventional(), convolutional, False),
+    "back-propagation, SGD": (
+        BackPropagation(partial(torch.optim.SGD, lr=0.1, momentum=0.9)), tl.liftings.Conventional(), chain, False,
+    ),
+    "back-propagation, L-BFGS": (
+        BackPropagation(partial(torch.optim.LBFGS, max_iter=3)), tl.liftings.Conventional(), chain, True,
+    ),
+    "contrastive": (ContrastiveDescent(), Contrastive(1.0), chain, False),
+    "lifted, batches": (LiftedDescent(LinearisedBCD()), Bregman(1.0), chain, False),
+    "lifted, all samples": (LiftedDescent(LinearisedBCD(ProximalAdam(1e-2))), Bregman(1.0), chain, True),
+    "exact descent": (LiftedDescent(BlockCoordinateDescent(inner_steps=5)), Bregman(1.0), chain, True),
+    "implicit gradient": (LiftedDescent(ImplicitStochasticGradient()), Bregman(1.0), chain, False),
+}  # fmt: skip
+
+
+def begin(name: str) -> tuple[TrainStep, nn.Module]:
+    method, lifting, build, full = METHODS[name]
+    network = build()
+    batches = as_batches((Y, X), batch_size=None if full else 20)
+    work = Work(network, SquaredError(), batches, lambda count: 1 - count / 20, full=full, lifting=lifting)
+    method.check(work)
+    return method.init(work), network
+
+
+def values(network: nn.Module) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in network.state_dict().values()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+class TestContract:
+    def test_steps_are_counted_and_improve_the_loss(self, name: str) -> None:
+        step, network = begin(name)
+        tensors = [id(p) for p in network.parameters()]
+
+        def loss() -> float:
+            with step.evaluating(), torch.no_grad():
+                return float(SquaredError().mean(network(Y), X))
+
+        before = loss()
+        for k in range(12):
+            assert step.count == k
+            value = step.step()
+            assert math.isfinite(value) or math.isnan(value)
+        assert loss() < before
+        assert [id(p) for p in network.parameters()] == tensors  # the network itself, in place
+
+    def test_goes_on_from_what_was_saved(self, name: str) -> None:
+        step, network = begin(name)
+        for _ in range(6):
+            step.step()
+        tensors, numbers = step.state_dict()
+        tensors = {key: tensor.clone() for key, tensor in tensors.items()}
+        again, twin = begin(name)
+        again.load_state_dict((tensors, numbers))
+        assert again.count == 6
+        for each in (step, again):
+            for _ in range(4):
+                each.step()
+            each.publish()
+        assert same(values(network), values(twin))
+
+    def test_evaluations_change_nothing(self, name: str) -> None:
+        step, network = begin(name)
+        watched, twin = begin(name)
+        for _ in range(7):
+            step.step()
+            watched.step()
+            with watched.evaluating():
+                values(twin)
+        step.publish()
+        watched.publish()
+        watched.publish()  # as often as one likes
+        assert same(values(network), values(twin))
+
+    def test_says_what_it_needs(self, name: str) -> None:
+        method, lifting, _, _ = METHODS[name]
+        assert method.title and "data" in method.needs.axes
+        if method.needs.latents:
+            with pytest.raises(tl.core.errors.TorchliftError, match="a network in the unified form, got Sequential"):
+                tl.train(convolutional(), (Y, X), lifting=lifting, solver=method, steps=1, progress=False)
+
+
+# -- one's own loop ---------------------------------------------------------------------------------------------------
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 3))
+
+
+@pytest.mark.parametrize("build", [chain, convolutional, dense], ids=["chain", "module", "dense layers"])
+def test_six_lines_of_a_loop_give_the_same_parameters(build: Callable[[], nn.Module]) -> None:
+    loader, criterion, epochs = DataLoader(TensorDataset(Y, X), batch_size=20), SquaredError(), 9
+    model = build()
+    optimiser = tl.RelativeStep(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: 0.5 * (1 - math.cos(math.pi * (1 - k / 27))))
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            with tl.sweeping():
+                loss = criterion.mean(model(inputs), targets)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            schedule.step()
+    optimiser.swap_average()
+    trained = tl.train(build(), loader, loss=criterion, epochs=epochs, weights="keep", progress=False).network
+    assert same(values(model), values(trained))
+
+
+def test_closed_forms_are_left_alone_where_somebody_listens() -> None:
+    """A hook of one's own is called in every step."""
+    model, calls = dense(), []
+    handle = model[0].register_forward_hook(lambda *_: calls.append(1))  # type: ignore[index]
+    plain = tl.train(dense(), (Y, X), batch_size=20, steps=6, weights="keep", progress=False).network
+    heard = tl.train(model, (Y, X), batch_size=20, steps=6, weights="keep", progress=False).network
+    handle.remove()
+    assert len(calls) >= 6
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain.parameters(), heard.parameters(), strict=True))
+
+
+class SignDescent(TrainMethod):
+    """A method of one's own: steps along the signs of the gradient."""
+
+    def init(self, work: Work) -> TrainStep:
+        return _SignStep(work)
+
+
+class _SignStep(TrainStep):
+    def __init__(self, work: Work) -> None:
+        self.work, self._count = work, 0
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def step(self) -> float:
+        y, x, _ = self.work.batches.batch(self._count)
+        self.work.network.zero_grad()
+        loss = F.mse_loss(self.work.network(y), x)
+        loss.backward()
+        with torch.no_grad():
+            for p in self.work.network.parameters():
+                p.sub_(0.01 * torch.sign(p.grad))
+        self._count += 1
+        return float(loss.detach())
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, int]]:  # type: ignore[override]
+        return dict(self.work.network.state_dict()), {"count": self._count}
+
+    def load_state_dict(self, parts: tuple[dict[str, Tensor], dict[str, int]]) -> None:  # type: ignore[override]
+        self.work.network.load_state_dict(parts[0])
+        self._count = parts[1]["count"]
+
+
+def test_a_method_of_ones_own_is_one_class() -> None:
+    result = tl.train(dense(), (Y, X), solver=SignDescent(), epochs=20, progress=False)
+    assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
+    assert "SignDescent" in result.history[0]["phase"]
