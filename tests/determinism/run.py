@@ -16,7 +16,7 @@ from torchlift.prox import ReLU
 
 METHODS = {
     "sweep": {},
-    "lifted": {"lifting": Bregman(1.0), "states": "random"},
+    "lifted": {"lifting": Bregman(1.0), "options": tl.TrainOptions(states="random")},
     "back-propagation": {"lifting": Conventional(), "solver": torch.optim.Adam},
 }
 """Settings of `tl.train` by name."""

@@ -21,6 +21,7 @@ from torchlift.networks import Shallow
 from torchlift.objective import Objective
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
+from torchlift.regularisers import Ridge
 from torchlift.solvers import LinearisedBCD, ProximalGradient
 from training.runs import called
 
@@ -48,6 +49,10 @@ def cases(kind: str) -> dict[str, Callable[[], Any]]:
         "torch": lambda: _train("layers=2", lifting=Conventional(), solver=torch.optim.Adam),
         "too many": lambda: _train(
             "layers=2", net=tl.networks.MLP([3, 4, 2], dtype=torch.float64), lifting=Bregman(), solver=SOLVER
+        ),
+        "coupled": lambda: _train("layers=2", lifting=Bregman(), solver=SOLVER, coupling=0.5),
+        "regularised": lambda: _train(
+            "layers=2", lifting=Bregman(), solver=SOLVER, parameter_regularisers={"*weight": Ridge(1e-2)}
         ),
         "warm": lambda: _train("layers=2", lifting=Bregman(), solver=SOLVER, states="warm"),
     }

@@ -23,6 +23,7 @@ from torchlift.objective import Objective, TrainingProblem
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.problem import Split
+from torchlift.regularisers import L1, Ridge
 from torchlift.solvers import (
     FISTA,
     Backtracking,
@@ -225,6 +226,7 @@ def _runs() -> dict[str, Trained]:
     implicit = ImplicitStochasticGradient(0.1, EXACT)
     contrastive = {"lifting": Contrastive(1.0), "batch_size": 5, "weights": "keep"}
     few, adam = {**contrastive, "steps": 2}, ContrastiveDescent(partial(torch.optim.Adam, lr=2e-3))
+    decay = {"*weight": Ridge(1e-2)}
     centred = SweepDescent(partial(torch.optim.Adam, lr=1e-2), centring=True)
     by_data = {
         "sweeps": Trained(swept),
@@ -239,6 +241,10 @@ def _runs() -> dict[str, Trained]:
         "torch": Trained({**back, "solver": partial(torch.optim.SGD, lr=0.1)}),
         "torch, centred": Trained({**back, "solver": BackPropagation(torch.optim.Adam, "cosine", True)}),
         "warm": Trained({**lifted, "states": "warm"}),
+        "regularised": Trained({**lifted, "state_regularisers": L1(1e-2), "parameter_regularisers": decay}),
+        "coupled": Trained({**lifted, "coupling": 0.5}),
+        "coupled, full batch": Trained({**full, "coupling": 0.5}, "resnet"),
+        "coupled, warm": Trained({**lifted, "coupling": 0.5, "states": "warm"}),
         "contrastive": Trained({**contrastive, "solver": adam}, samples=11, scale=0.1),
     }
     by_both = {

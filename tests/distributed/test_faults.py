@@ -24,6 +24,8 @@ REFUSED = {
     "sweeps": "a solver of lifted variables, whose layers move at the same time, got SweepDescent",
     "torch": "a solver of lifted variables, whose layers move at the same time, got BackPropagation, Adam",
     "too many": "at most 1 parts of this network, got 2. Use at most layers=1",
+    "coupled": "mesh axis layers: expected a hard coupling, got a quadratic one. Use the axis data",
+    "regularised": "mesh axis layers: expected an objective without regularisers, got one with them. Use the axis data",
     "warm": "lifted variables that start anew in every batch, got states='warm'",
 }
 

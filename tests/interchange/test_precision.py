@@ -24,6 +24,7 @@ def network(dtype: torch.dtype = torch.float32) -> MLP:
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "full": {"batch_size": "full"},
+    "lifted, full": {"batch_size": "full", "lifting": tl.liftings.Bregman()},
     "back-propagation": {"lifting": tl.liftings.Conventional(), "solver": partial(torch.optim.Adam, lr=0.03)},
 }
 
@@ -40,7 +41,8 @@ def test_parameters_in_bfloat16_are_trained(way: str) -> None:
 
 def test_lifted_variables_kept_in_bfloat16() -> None:
     data = line(torch.float32)
-    settings: dict[str, Any] = {"states": "warm", "state_dtype": torch.bfloat16, "lifting": tl.liftings.Bregman()}
+    options = tl.TrainOptions(states="warm", state_dtype=torch.bfloat16)
+    settings: dict[str, Any] = {"options": options, "lifting": tl.liftings.Bregman()}
     result = tl.train(network(), data, epochs=2, batch_size=50, progress=False, **settings)
     assert not result.failed
     assert all(parameter.dtype == torch.float32 for parameter in result.network.parameters())

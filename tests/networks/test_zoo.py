@@ -1,4 +1,4 @@
-"""Twelve architectures: the lifted network is the module, its form holds, and objectives and inversions take it."""
+"""Thirteen modules: the lifted network is the module, its form holds, and objectives and inversions take it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchlift as tl
-from networks.zoo import MODELS, Model, inputs, trained
+from networks.zoo import DEEP, MODELS, Model, inputs, trained
 from torchlift.core.errors import InvalidValueError, NotRepresentableError
 from torchlift.networks import GraphNetwork
 from torchlift.operators import BlockOperator
@@ -118,12 +118,39 @@ def test_features_are_inverted(model: Model, which: str) -> None:
     found = tl.invert(part, features, weight=0.0, max_steps=30, context=context)
     zero = torch.zeros_like(y)
     before, after = ((part(x, context) - features).norm() for x in (zero, found.x))
-    assert torch.isfinite(found.x).all()
+    assert torch.isfinite(found.x).all() and found.monotone.all()
+    assert float(found.objective.mean()) < found.history[0].value
     if which == "early":
         assert after < 0.5 * before
+    else:  # a signal needs many sweeps to reach the input
+        assert after < before and (found.converged or found.counts == {"max_steps": len(y)})
     if part.plan.contextual:
         with pytest.raises(InvalidValueError, match="context"):
             tl.invert(part, features, weight=0.0, max_steps=2)
+
+
+def test_late_features_are_inverted_through_the_network(model: Model) -> None:
+    """Gradients of the composed network: nothing has to be linear, and no context is needed."""
+    _, network, y = _lifted(model)
+    part = network.up_to(model.late)
+    features = part(y).detach()
+    start = torch.randn(y.shape, generator=_generator(), dtype=y.dtype)
+    found = tl.invert(part, features, weight=0.0, algorithm="nested-adam", start=start, max_steps=60)
+    before, after = ((part(x) - features).norm() for x in (start, found.x))
+    assert after < 0.5 * before and not (found.converged and after > 0.1 * features.norm())
+
+
+def test_a_start_without_a_signal_has_stalled() -> None:
+    """No channel behind the first batch norm of this ResNet is active at zero: its gradient there is zero."""
+    model = next(model for model in MODELS if model.name == "ResNet-18")
+    _, network, y = _lifted(model)
+    part = network.up_to(model.late)
+    features = part(y).detach()
+    for algorithm in ("nested-adam", "nested-pdhg"):
+        found = tl.invert(part, features, weight=0.0, algorithm=algorithm, max_steps=5)
+        assert not found.converged and found.counts == {"stalled": len(y)} and "stopped decreasing" in found.message
+        there = tl.invert(part, part(torch.zeros_like(y)).detach(), weight=0.0, algorithm=algorithm, max_steps=5)
+        assert there.converged  # the gradient is zero because nothing is left to do
 
 
 def test_the_page_says_what_the_models_are() -> None:
@@ -150,6 +177,7 @@ def _line(model: Model) -> str:
     part = network.up_to(model.late).plan
     late = "no" if part.opaque else "with context" if part.contextual else "yes"
     cells = [model.name, *map(str, counts), ", ".join(f"`{name}`" for name in names) or "–", f"`{model.late}`: {late}"]
+    cells.append(f"yes / {'from the last layers on' if model.name in DEEP else 'yes'}")
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,4 +1,4 @@
-"""Twelve architectures as people write them, small enough for tests: widths and sizes are arguments."""
+"""Thirteen modules as people write them, small enough for tests: widths and sizes are arguments."""
 
 from __future__ import annotations
 
@@ -358,6 +358,9 @@ MODELS = [
     Model("ViT", ViT, (3, 16, 16), "patch", "blocks.0.attn.qkv", lambda: ViT(128, 4, 64, 8), (3, 64, 64)),
     Model("1-d CNN", cnn_1d, (2, 20), "0", "4"),
 ]
+
+#: So deep that in one step by `Bregman` in single precision the signal ends before the first layers, which stay.
+DEEP = ("ResNet-18", "MobileNet-V2", "EfficientNet-Lite0", "U-Net")
 
 
 def inputs(model: Model, batch: int = 3, seed: int = 1) -> Tensor:

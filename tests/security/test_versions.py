@@ -122,11 +122,12 @@ def test_configurations_have_no_number_but_known_names(tmp_path: Path) -> None:
             read_configuration(file)
 
 
-def train(folder: Path, resume: bool) -> tl.Training:
+def train(folder: Path, resume: bool) -> tl.training.Training:
     generator = torch.Generator().manual_seed(0)
     network = MLP([3, 4, 2], generator=generator)
     data = torch.randn(20, 3, generator=generator), torch.randn(20, 2, generator=generator)
-    return tl.train(network, data, steps=4, folder=folder, resume=resume, checkpoint_every=0, progress=False)
+    options = tl.TrainOptions(checkpoint_every=0)
+    return tl.train(network, data, steps=4, folder=folder, resume=resume, options=options, progress=False)
 
 
 def without(name: str) -> Any:

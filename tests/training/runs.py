@@ -22,6 +22,7 @@ import torch
 import torchlift as tl
 from torchlift.core.errors import DataError
 from torchlift.liftings import Bregman, Contrastive, Conventional
+from torchlift.regularisers import L1, Ridge
 from torchlift.solvers import Backtracking, BlockCoordinateDescent, ImplicitStochasticGradient, ProximalGradient
 from torchlift.training import BackPropagation, SweepDescent, TrainingInterrupted
 
@@ -51,6 +52,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "warm": {"epochs": 3, "lifting": Bregman(1.0), "states": "warm"},
     "full": {"steps": 12, "lifting": Bregman(1.0), "batch_size": "full", "evaluate_every": 3},
     "full, proximal": {"steps": 12, "batch_size": "full", "solver": ProximalGradient(Backtracking())},
+    "coupled": {"epochs": 3, "lifting": Bregman(1.0), "coupling": 2.0},
+    "coupled, warm": {"epochs": 3, "lifting": Bregman(1.0), "coupling": 2.0, "states": "warm"},
+    "coupled, full": {"steps": 12, "lifting": Bregman(1.0), "coupling": 2.0, "batch_size": "full"},
+    "regularised": {
+        "epochs": 3, "lifting": Bregman(1.0), "state_regularisers": {1: L1(1e-3)},
+        "parameter_regularisers": {"*weight": Ridge(1e-2)},
+    },
     "patience": {"epochs": 30, "patience": 2, "lifting": Conventional(), "solver": SGD, "evaluate_every": 3},
     "tolerance": {"epochs": 30, "tolerance": 0.2},
     "phases": {
@@ -64,7 +72,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "phases": [tl.Phase(epochs=30, name="sweeps"), tl.Phase(Conventional(), SGD, steps=6, name="SGD")],
         "tolerance": 0.4,
     },
-}
+}  # fmt: skip
 
 
 def arguments(name: str) -> dict[str, Any]:

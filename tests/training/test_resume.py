@@ -363,6 +363,7 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"coupling": 2.0}, "coupling: expected 1.0, got 2.0"),
         ({"state_regularisers": Ridge(0.2)}, r"state_regularisers: expected Ridge\(weight=0.1\), got Ridge"),
         ({"parameter_regularisers": {"*": Ridge(0.2)}}, r"parameter_regularisers: .*0.1.* got .*0.2"),
         ({"states": "input"}, "states: expected forward, got input"),
@@ -370,6 +371,7 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
 )
 def test_other_terms_of_the_objective_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     terms: dict[str, Any] = {"state_regularisers": Ridge(0.1), "parameter_regularisers": {"*": Ridge(0.1)}}
+    terms["coupling"] = 1.0
     with pytest.raises(Crash):
         train("implicit", tmp_path, checkpoint_every=0.0, callback=crash_at(6), **terms)
     with pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):

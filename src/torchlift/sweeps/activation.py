@@ -15,6 +15,9 @@ from torchlift.prox import Identity, ProximalActivation
 from torchlift.sweeps.perturbation import Activation, Mean, Perturbation, transformed
 
 
+_MARK = torch.empty(0)
+
+
 class PerturbedActivation(torch.autograd.Function):
     """σ(v) forwards; backwards R = [σ(v + s g) − σ(v − s g)] / (2s) instead of σ'(v) g.
 
@@ -86,7 +89,7 @@ def _value(sigma: Activation, v: Tensor) -> Tensor:
 def _save(ctx: Any, v: Tensor, sigma: Activation, perturbation: Perturbation, mean: Mean | None, own: Any) -> None:
     ctx.sigma, ctx.perturbation, ctx.mean, ctx.own = sigma, perturbation, mean, own
     # The empty tensor tells a checkpointed region that was run again outside of `sweeping` from one inside.
-    ctx.save_for_backward(v, v.new_empty(0))
+    ctx.save_for_backward(v, _MARK)
 
 
 def _respond(ctx: Any, g: Tensor, host: bool) -> tuple[Tensor | None, ...]:

@@ -94,8 +94,8 @@ class Perturbation:
             size = self._size_on_device(sigma, v, g, mean)
             return _difference(sigma, v, g, size), size
         square_v, square_g = _squares(v, g, mean)
-        tiny = torch.finfo(v.dtype).tiny
-        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g, tiny) ** 0.5
+        least = 100 * torch.finfo(v.dtype).tiny  # so that s stays finite
+        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, least)
         residual = _difference(sigma, v, g, number)
         if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
             number *= self._multiplier(sigma, v, g, number, mean)

@@ -20,9 +20,9 @@ FLOOR = 1e-4
 #: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
 LOGARITHMS = 12.0
 #: The distance is estimated in each of the first steps and less and less often later: it hardly changes then.
-FIRST_STEPS, LATER_EVERY = 32, 8
+FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 #: Steps between two updates of the average, which cost as much as a tenth of a step.
-AVERAGE_EVERY = 5
+AVERAGE_EVERY = 10
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
 BUNDLE = 1 << 20
 #: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
@@ -145,7 +145,7 @@ class RelativeStep(torch.optim.Optimizer):
         own = self.state[_ALL]
         own["count"] += 1
         count = own["count"]
-        estimating = count <= FIRST_STEPS or count % (LATER_EVERY if count <= 512 else 4 * LATER_EVERY) == 0
+        estimating = count <= FIRST_STEPS or count % (SOME_EVERY if count <= SOME_STEPS else LATER_EVERY) == 0
         own["estimates"] += estimating
         by_weight = {id(mean.weight): mean for mean in means}
         sums = []
