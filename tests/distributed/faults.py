@@ -40,6 +40,7 @@ def cases(kind: str) -> dict[str, Callable[[], Any]]:
         "settings": lambda: _train("data=2", seed=dist.get_rank()),
         "data": lambda: _train("data=2", data=shapes.data(shapes.network("mlp"), 20, seed=dist.get_rank())),
         "weights": lambda: _train("data=2", net=shapes.network("mlp", seed=dist.get_rank())),
+        "buffers": _buffers,
         "callback": _stopped,
         "time limit": _limited,
         "traffic": _traffic,
@@ -64,6 +65,24 @@ def _train(mesh: str, net: Any = None, data: Any = None, **settings: Any) -> Any
     options = {"steps": 4, "batch_size": 10, "progress": False, **settings}
     result = tl.train(net, given, **called({"mesh": as_mesh(mesh, timeout=30), **options}))
     return shapes.checksum(result.network)
+
+
+class Shifted(shapes.Module):
+    """A module with a constant of its own."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor(shift, dtype=torch.float64))
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return super().forward(y + self.shift)
+
+
+def _buffers() -> tuple[float, Any]:
+    torch.manual_seed(dist.get_rank())
+    net = Shifted(0.5 + dist.get_rank())
+    found = _train("data=2", net=net)
+    return float(net.shift), found
 
 
 def _bad_sample() -> str:

@@ -57,6 +57,8 @@ def test_a_bad_layer_stops_all_and_names_its_rank_and_layers(answers: list[dict[
 def test_the_weights_of_rank_0_count(answers: list[dict[str, Any]]) -> None:
     assert isinstance(answers[0]["weights"], float)
     assert answers[0]["weights"] == answers[1]["weights"]
+    assert answers[0]["buffers"] == answers[1]["buffers"]
+    assert answers[0]["buffers"][0] == 0.5
 
 
 def test_all_stop_at_the_same_step(answers: list[dict[str, Any]]) -> None:

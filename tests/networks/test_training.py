@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -154,11 +155,11 @@ def test_batch_norm_in_training_mode(batch_size: int) -> None:
     y, x = torch.rand(12, 1, 6, 6), torch.rand(12, 3)
     for lifting in (None, tl.liftings.Bregman()):
         network = tl.lift(copy.deepcopy(module), y[:4])
-        assert isinstance(network, GraphNetwork) and network.module[1].training
+        assert isinstance(network, GraphNetwork) and network.get_submodule("module.1").training
         before = _copies(network)
         tl.train(network, (y, x), lifting=lifting, steps=2, batch_size=batch_size, progress=False)
         assert "module.4.weight" in _changed(before, network)
-        norm = network.module[1]
+        norm: Any = network.get_submodule("module.1")
         assert norm.training and norm.running_mean.isfinite().all() and (norm.running_var > 0).all()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple, cast
@@ -139,21 +139,34 @@ class Chain(Network):
         operators, biases = self._current()
         stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
 
-        def apply(term: Term, x: Tensor) -> Tensor:
-            for k in term.layers:
+        def apply(term: Term, x: Tensor, bias: Tensor | None) -> Tensor:
+            """As the block of the term does, so that both give the same bits."""
+            *inner, last = [k for k in term.layers if not isinstance(operators[k], Identity)] or term.layers[:1]
+            for k in (*inner, last):
                 if k in stacks and torch.is_grad_enabled():
                     for observer in stacks[k].observers:
                         observer(self._places[k][2], x)
-                x = operators[k].affine(x, biases[k], context)
-            return x if term.factor == 1.0 else term.factor * x
+                if k != last:
+                    x = operators[k].forward(x, context)
+            if term.factor == 1.0:
+                return operators[last].affine(x, bias, context)
+            scaled = term.factor * operators[last].forward(x, context)
+            return scaled if bias is None else scaled + bias
+
+        def row(reads: Sequence[tuple[Term, Tensor]], bias: Tensor | None) -> Tensor:
+            """The bias joins the first term."""
+            first, *rest = reads
+            return _sum([apply(*first, bias), *(apply(term, x, None) for term, x in rest)])
 
         u, z = [y], []
         for j, (site, activation) in enumerate(zip(self._sites, self.activations, strict=True)):
-            z.append(activation(_sum(apply(term, u[k]) for k, term in site.reads)))
-            outputs = [apply(term, z[k]) for k, term in site.outputs.items()] or [z[j]]
-            u.append(_sum(outputs if site.skip is None else [u[site.skip], *outputs]))
+            parts = [bias_of(operators, biases, term) for _, term in site.reads]
+            known = [part for part in parts if part is not None]
+            z.append(activation(row([(term, u[k]) for k, term in site.reads], _sum(known) if known else None)))
+            driven = row([(term, z[k]) for k, term in site.outputs.items()], None) if site.outputs else z[j]
+            u.append(driven if site.skip is None else driven + u[site.skip])
         source, term = self._output
-        return apply(term, u[source])
+        return apply(term, u[source], bias_of(operators, biases, term))
 
     def dense_stacks(self) -> list[DenseStack]:
         """The stacks of a chain of dense layers, from input to output."""

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.sweeps.perturbation import Activation, Mean, Perturbation, transformed
 
-
 _MARK = torch.empty(0)
 
 

@@ -22,7 +22,7 @@ LOGARITHMS = 12.0
 #: The distance is estimated in each of the first steps and less and less often later: it hardly changes then.
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 #: Steps between two updates of the average, which cost as much as a tenth of a step.
-AVERAGE_EVERY = 10
+AVERAGE_EVERY = 5
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
 BUNDLE = 1 << 20
 #: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.

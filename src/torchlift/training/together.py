@@ -14,19 +14,20 @@ from torch import nn
 from torchlift.data import Batch
 from torchlift.distributed import Mesh, agreed_clock, check_agreement, on_first
 from torchlift.operators.context import context_tensors
+from torchlift.training.step import tensors_of
 
 T = TypeVar("T")
 
 
 def begin_alike(mesh: Mesh, network: nn.Module, settings: Mapping[str, Any], example: Batch) -> None:
-    """Refuse other settings, versions or data than those of rank 0; take over its weights."""
+    """Refuse other settings, versions or data than those of rank 0; take over its weights and buffers."""
     tensors = (example.y, example.x, *context_tensors(example.context))
     data = hashlib.sha256(b"".join(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
     check_agreement(mesh, {"torchlift version": _version(), "first sample": data, **settings})
     with torch.no_grad():
-        for parameter in network.parameters():
-            values = parameter.detach().clone(memory_format=torch.contiguous_format)
-            parameter.copy_(mesh.broadcast_(values, 0))
+        for tensor in tensors_of(network).values():
+            values = tensor.detach().clone(memory_format=torch.contiguous_format)
+            tensor.copy_(mesh.broadcast_(values, 0))
 
 
 class Company:
