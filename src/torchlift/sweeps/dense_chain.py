@@ -44,13 +44,12 @@ class _DenseChain(torch.autograd.Function):
         stacks, activations, *_ = setting
         inputs, before = [y], []
         layers = [(stack, i, weight, bias) for stack in stacks for i, (weight, bias) in enumerate(stack.pairs())]
-        for j, (stack, i, weight, bias) in enumerate(layers):
-            u = inputs[-1]
-            for observer in stack.observers:
-                with torch.enable_grad():  # they listen to recorded passes only
-                    observer(i, u)
-            v = linear(u, weight, bias)
+        for j, (_, _, weight, bias) in enumerate(layers):
+            v = linear(inputs[-1], weight, bias)
             if j == len(activations):
+                with torch.enable_grad():  # observers listen to recorded passes only
+                    for (listened, place, *_), u in zip(layers, inputs, strict=True):
+                        listened.observe(place, u)
                 ctx.setting, ctx.depth = setting, len(activations)
                 ctx.save_for_backward(*inputs, *before, *tensors)
                 return v

@@ -178,7 +178,7 @@ def _square(tensor: Tensor) -> float:
 
 def _some(tensor: Tensor) -> Tensor:
     """All of a tensor, or of samples with many features some: the same ones whichever process has the sample."""
-    if tensor.ndim < 2 or not tensor.is_contiguous() or tensor.numel() < MANY * len(tensor):
+    if tensor.ndim < 2 or tensor.numel() < MANY * tensor.shape[0] or not tensor.is_contiguous():
         return tensor
     return _few(tensor)
 
