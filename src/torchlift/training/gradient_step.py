@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -177,7 +178,8 @@ class GradientStep(TrainStep):
         self._form = DenseForm.of(work.network) if method.closed_forms else None
         self._share: Share | None = None
         if isinstance(self.optimiser, RelativeStep) and work.mesh is not None:
-            self.optimiser.mean_inputs = self._mean_inputs
+            own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
+            self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
