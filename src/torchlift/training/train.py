@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import os
@@ -178,6 +179,8 @@ def train(
         finally:
             if writer is not None:
                 writer.close()
+            if company.mesh is not None:
+                gc.collect()  # torch imports much in the first step, whose cycles keep frames: process groups must go
     text = _message(result, detail, run, place, () if found is None else found.skipped)
     state = run.place
     training = Training(network, history, result, text, state.best, state.steps, state.seconds, place)
