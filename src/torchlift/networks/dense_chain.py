@@ -91,13 +91,18 @@ class DenseForm:
         """Whether nobody listens to the layers but observers, which change nothing."""
         return not any(_has_hooks(layer) for layer in self.layers)
 
+    def stacks(self) -> list[DenseStack]:
+        """One per layer, with its current parameters."""
+        return [_stack(layer) for layer in self.layers]
+
     def __call__(self, y: Tensor) -> Tensor:
-        return dense_chain(y, [_stack(layer) for layer in self.layers], self.activations)
+        return dense_chain(y, self.stacks(), self.activations)
 
 
 def _stack(layer: nn.Linear) -> DenseStack:
+    own = layer._parameters  # past the look-up of attributes of modules, which takes longer than all else here
     observers = [partial(_tell, hook, layer) for hook in layer._forward_pre_hooks.values()]
-    return DenseStack(layer.weight, layer.bias, observers)
+    return DenseStack(cast("Tensor", own["weight"]), own["bias"], observers)
 
 
 def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from torchlift.prox import Identity, ProximalActivation
-from torchlift.sweeps.perturbation import Activation, Mean, Perturbation, transformed
+from torchlift.prox import Identity, ProximalActivation, ReLU, SoftThreshold
+from torchlift.sweeps.perturbation import (
+    Activation,
+    Mean,
+    Perturbation,
+    relu_difference,
+    soft_threshold_difference,
+    transformed,
+)
 
 _MARK = torch.empty(0)
 
@@ -112,11 +120,21 @@ def perturbed(
     if isinstance(activation, Identity):
         return activation(v)
     learned = [value for value in vars(activation).values() if isinstance(value, Tensor)]
-    sigma = Activation(activation, activation.apply_, activation.dim is None and not learned)
+    sigma = as_sigma(activation, bool(learned))
     if not any(value.requires_grad for value in learned):
         return perturb(v, sigma, perturbation, mean)
     trained = [value for value in learned if value.requires_grad]
     return perturb(v, sigma, perturbation, mean, activation, *trained)
+
+
+def as_sigma(activation: ProximalActivation, learned: bool = False) -> Activation:
+    """σ of a proximal activation, with its closed forms; `learned` says whether it holds tensors."""
+    difference = None
+    if type(activation) is ReLU:
+        difference = relu_difference
+    elif type(activation) is SoftThreshold and not isinstance(activation.threshold, Tensor):
+        difference = partial(soft_threshold_difference, activation.threshold)
+    return Activation(activation, activation.apply_, activation.dim is None and not learned, difference)
 
 
 def _slopes(activation: ProximalActivation, v: Tensor, g: Tensor, size: float | Tensor) -> list[Tensor]:
@@ -143,9 +161,10 @@ def _keeps_dtype(*_: Any, dtype: torch.dtype | None = None, **__: Any) -> bool:
     return dtype is None
 
 
+_RELU = frozenset((torch.relu, F.relu, Tensor.relu))
 #: Elementwise functions that are proximal maps for the arguments that the condition accepts.
 _ELEMENTWISE: dict[Callable[..., Any], Callable[..., bool]] = {
-    **dict.fromkeys((torch.relu, F.relu, Tensor.relu), _always),
+    **dict.fromkeys(_RELU, _always),
     **dict.fromkeys((torch.tanh, F.tanh, Tensor.tanh), _always),
     **dict.fromkeys((torch.sigmoid, F.sigmoid, Tensor.sigmoid, torch.special.expit), _always),
     **dict.fromkeys((torch.atan, torch.arctan, Tensor.atan, Tensor.arctan), _always),
@@ -180,8 +199,13 @@ def proximal_function(function: Callable[..., Any]) -> Callable[..., bool] | Non
 
 def as_called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Activation:
     """σ as a function of v alone."""
-    if not args and not kwargs:
-        return Activation(function, _OVERWRITING.get(function, function), function not in _GROUPWISE)
     elementwise = function not in _GROUPWISE
+    difference = relu_difference if function in _RELU else None
+    if function is F.softshrink:
+        threshold = args[0] if args else kwargs.get("lambd", 0.5)
+        difference = partial(soft_threshold_difference, threshold)
+    if not args and not kwargs:
+        return Activation(function, _OVERWRITING.get(function, function), elementwise, difference)
     rest = dict(kwargs)
-    return Activation(lambda v: function(v, *args, **rest), lambda v: function(v, *args, **rest), elementwise)
+    call = lambda v: function(v, *args, **rest)  # noqa: E731
+    return Activation(call, call, elementwise, difference)

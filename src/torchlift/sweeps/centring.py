@@ -24,6 +24,9 @@ from torch import Tensor, nn
 from torchlift.sweeps.activation import plain_functions
 from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 
+#: Entries up to which layers of a stack share a call, where calls cost more than passes over memory.
+SMALL = 1 << 15
+
 
 @dataclass(eq=False)
 class Mean:
@@ -43,8 +46,11 @@ class Mean:
         """weight −= bias ūᵀ: from ∇_W to the gradient in centred coordinates."""
         if self.inputs.ndim == 1:
             (weight if weight.ndim == 2 else weight.view(len(weight), -1)).addr_(bias, self.inputs, alpha=-1)
-        elif self._stacked:
+        elif self._stacked and weight[0].numel() <= SMALL:
             weight.baddbmm_(bias[:, :, None], self.inputs[:, None, :], alpha=-1)
+        elif self._stacked:
+            for layer, b, u in zip(weight, bias, self.inputs, strict=True):
+                layer.addr_(b, u, alpha=-1)
         else:
             weight.sub_((bias[:, None] * self.inputs).view(*self.inputs.shape, *[1] * (weight.ndim - 2)))
 
@@ -55,6 +61,17 @@ class Mean:
         if self._stacked:
             return (weight @ self.inputs[:, :, None])[:, :, 0]
         return (weight.flatten(2).sum(2) * self.inputs[::every]).sum(1)
+
+    def add_pull_(self, bias: Tensor, weight: Tensor, rate: float | Tensor) -> None:
+        """bias += rate · W ū."""
+        if self.inputs.ndim == 1 and not isinstance(rate, Tensor):
+            bias.addmv_(weight if weight.ndim == 2 else weight.flatten(1), self.inputs, alpha=rate)
+        elif self._stacked and not isinstance(rate, Tensor):
+            for layer, b, u in zip(weight, bias, self.inputs, strict=True):
+                b.addmv_(layer, u, alpha=rate)
+        else:
+            pull = self.pull(weight)
+            bias.add_(pull * (rate if not isinstance(rate, Tensor) else rate.to(pull)))
 
     @property
     def _stacked(self) -> bool:
@@ -71,11 +88,17 @@ class _Sum:
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def add(self, layer: int, u: Tensor) -> None:
-        channels = u.ndim - 1 if self.weight.ndim < 3 or self.bias.ndim == 2 else u.ndim + 1 - self.weight.ndim
-        axes = 0 if u.ndim == 2 and channels else [axis for axis in range(u.ndim) if axis != channels]
-        mean = u.detach().mean(axes, dtype=None if u.dtype == self.weight.dtype else self.weight.dtype)
+        if u.ndim == 2 and u.dtype is self.weight.dtype and (self.weight.ndim == 2 or self.bias.ndim == 2):
+            mean = u.detach().mean(0)
+        else:
+            mean = self._mean_of(u)
         total, count = self.rows.get(layer, (None, 0))
         self.rows[layer] = (mean if total is None else total + mean, count + 1)
+
+    def _mean_of(self, u: Tensor) -> Tensor:
+        channels = u.ndim - 1 if self.weight.ndim < 3 or self.bias.ndim == 2 else u.ndim + 1 - self.weight.ndim
+        axes = [axis for axis in range(u.ndim) if axis != channels]
+        return u.detach().mean(axes, dtype=None if u.dtype == self.weight.dtype else self.weight.dtype)
 
     def mean(self) -> Mean:
         means = {layer: total if count == 1 else total / count for layer, (total, count) in self.rows.items()}
@@ -86,7 +109,7 @@ class _Sum:
             return Mean(self.weight, self.bias, means[0])
         if self.groups == 1 and self.weight.is_contiguous():
             taps = self.weight[0, 0].numel()
-            return Mean(self.weight, self.bias, means[0].repeat_interleave(taps))
+            return Mean(self.weight, self.bias, means[0][:, None].expand(-1, taps).reshape(-1))
         rows = means[0].view(self.groups, -1).repeat_interleave(len(self.weight) // self.groups, 0)
         return Mean(self.weight, self.bias, rows)
 

@@ -1,13 +1,14 @@
-"""The sweep through a chain of dense layers in closed form: one node of autograd, gradients where the stacks lie.
+"""The sweep through a chain of dense layers in closed form, gradients where the stacks lie.
 
 Equal to the same chain with perturbed activations, and faster: autograd would
-collect the gradients of layers that share one parameter by copying them.
+collect the gradients of layers that share one parameter by copying them, and
+its nodes cost as much as the arithmetic of small layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from torch.nn.functional import linear
 
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.prox import Identity, ProximalActivation
-from torchlift.sweeps.activation import perturbed, plain_functions
-from torchlift.sweeps.perturbation import Activation, Mean, Perturbation
+from torchlift.sweeps.activation import as_sigma, perturbed, plain_functions
+from torchlift.sweeps.perturbation import Mean, Perturbation, transformed
+
+_Setting: TypeAlias = tuple[Sequence[DenseStack], Sequence[ProximalActivation], Perturbation, Mean | None]
 
 
 def perturbed_dense_chain(
@@ -27,64 +30,123 @@ def perturbed_dense_chain(
     perturbation: Perturbation,
     mean: Mean | None,
 ) -> Tensor:
-    """`dense_chain` whose way back is a sweep."""
-    tensors = [tensor for stack in stacks for tensor in (stack.weight, stack.bias)]
+    """`dense_chain` whose way back is a sweep: one node of autograd."""
+    tensors = _tensors(stacks)
     if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (y, *tensors)):
         return dense_chain(y, stacks, activations)
-    learned = any(isinstance(value, Tensor) for activation in activations for value in vars(activation).values())
-    if learned or torch.is_autocast_enabled(y.device.type):  # left to autograd, which knows what to do with them
+    if _left_to_autograd(y, activations):
         wrapped = [lambda v, a=activation: perturbed(a, v, perturbation, mean) for activation in activations]
         return dense_chain(y, stacks, wrapped)  # type: ignore[arg-type]
     return _DenseChain.apply(y, (stacks, activations, perturbation, mean), *tensors)
 
 
+def differentiate_dense_chain(
+    y: Tensor,
+    stacks: Sequence[DenseStack],
+    activations: Sequence[ProximalActivation],
+    perturbation: Perturbation,
+    mean: Mean | None,
+    loss: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor] | None:
+    """Add the sweep's gradients of loss(chain(y)) to `.grad`; returns the loss and chain(y).
+
+    Autograd sees nothing but the loss. None, and nothing is done, where it is needed for more: for the gradient of y,
+    learned activations, autocast, hooks of parameters.
+    """
+    tensors = _tensors(stacks)
+    if y.requires_grad or transformed() or _left_to_autograd(y, activations) or any(map(_has_hooks, tensors)):
+        return None
+    with torch.no_grad(), plain_functions():
+        output, inputs, before = _forward(y, stacks, activations)
+    output.requires_grad_()
+    value = loss(output)
+    (signal,) = torch.autograd.grad(value, output)
+    with torch.no_grad(), plain_functions():
+        needed = [tensor is not None and tensor.requires_grad for tensor in tensors]
+        setting = stacks, activations, perturbation, mean
+        gradients, _ = _sweep(setting, inputs, before, tensors, needed, False, signal)
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            if tensor is not None and gradient is not None:
+                tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
+    return value.detach(), output.detach()
+
+
 class _DenseChain(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, setting: tuple[Any, ...], *tensors: Tensor | None) -> Tensor:
-        stacks, activations, *_ = setting
-        inputs, before = [y], []
-        layers = [(stack, i, weight, bias) for stack in stacks for i, (weight, bias) in enumerate(stack.pairs())]
-        for j, (_, _, weight, bias) in enumerate(layers):
-            v = linear(inputs[-1], weight, bias)
-            if j == len(activations):
-                with torch.enable_grad():  # observers listen to recorded passes only
-                    for (listened, place, *_), u in zip(layers, inputs, strict=True):
-                        listened.observe(place, u)
-                ctx.setting, ctx.depth = setting, len(activations)
-                ctx.save_for_backward(*inputs, *before, *tensors)
-                return v
-            before.append(v)
-            value = activations[j](v)
-            inputs.append(value.view_as(v) if value is v else value)
-        raise AssertionError("one layer more than activations")
+    def forward(ctx: Any, y: Tensor, setting: _Setting, *tensors: Tensor | None) -> Tensor:
+        output, inputs, before = _forward(y, *setting[:2])
+        ctx.setting, ctx.depth = setting, len(before)
+        ctx.save_for_backward(*inputs, *before, *tensors)
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *signals: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        saved = ctx.saved_tensors  # which may repeat a checkpointed part of the forward pass
+        saved, depth = ctx.saved_tensors, ctx.depth  # which may repeat a checkpointed part of the forward pass
+        inputs, before, tensors = saved[: depth + 1], saved[depth + 1 : 2 * depth + 1], saved[2 * depth + 1 :]
+        of_input, _, *needed = ctx.needs_input_grad
         with plain_functions():
-            return _sweep(ctx, saved, signals[0])
+            gradients, residual = _sweep(ctx.setting, inputs, before, tensors, needed, of_input, signals[0])
+        return residual, None, *gradients
 
 
-def _sweep(ctx: Any, saved: Sequence[Tensor], signal: Tensor) -> tuple[Tensor | None, ...]:
-    stacks, activations, perturbation, mean = ctx.setting
-    depth = ctx.depth
-    inputs, before, tensors = saved[: depth + 1], saved[depth + 1 : 2 * depth + 1], saved[2 * depth + 1 :]
-    needed = ctx.needs_input_grad[2:]
-    gradients = [torch.empty_like(t) if wanted else None for t, wanted in zip(tensors, needed, strict=True)]
+def _forward(
+    y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[ProximalActivation]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The output, the inputs of all layers and the pre-activations."""
+    inputs, before = [y], []
+    layers = [(stack, i, weight, bias) for stack in stacks for i, (weight, bias) in enumerate(stack.pairs())]
+    for (_, _, weight, bias), activation in zip(layers, activations, strict=False):
+        v = linear(inputs[-1], weight, bias)
+        before.append(v)
+        value = activation(v)
+        inputs.append(value.view_as(v) if value is v else value)
+    with torch.enable_grad():  # observers listen to recorded passes only
+        for (stack, place, *_), u in zip(layers, inputs, strict=True):
+            stack.observe(place, u)
+    _, _, weight, bias = layers[-1]
+    return linear(inputs[-1], weight, bias), inputs, before
+
+
+def _sweep(
+    setting: _Setting,
+    inputs: Sequence[Tensor],
+    before: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    of_input: bool,
+    residual: Tensor,
+) -> tuple[list[Tensor | None], Tensor | None]:
+    """Gradients of the tensors that need them, and of the input."""
+    stacks, activations, perturbation, mean = setting
+    gradients = [torch.empty_like(t) if t is not None and n else None for t, n in zip(tensors, needed, strict=True)]
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
-    residual = signal
-    for j in reversed(range(depth + 1)):
+    for j in reversed(range(len(inputs))):
         number, layer = places[j]
         if (weight := gradients[number]) is not None:
             torch.mm(residual.T, inputs[j], out=weight if weight.ndim == 2 else weight[layer])
         if (bias := gradients[number + 1]) is not None:
             torch.sum(residual, 0, out=bias if bias.ndim == 1 else bias[layer])
-        if j == 0 and not ctx.needs_input_grad[0]:
-            break
+        if j == 0 and not of_input:
+            return gradients, None
         weights = tensors[number]
-        residual = residual @ (weights if weights.ndim == 2 else weights[layer])
+        assert weights is not None
+        residual = torch.mm(residual, weights if weights.ndim == 2 else weights[layer])
         if j > 0 and not isinstance(activation := activations[j - 1], Identity):
-            sigma = Activation(activation, activation.apply_, activation.dim is None)
-            residual, _ = perturbation.response(sigma, before[j - 1], residual, mean)
-    return residual if ctx.needs_input_grad[0] else None, None, *gradients
+            residual, _ = perturbation.response(as_sigma(activation), before[j - 1], residual, mean)
+    return gradients, residual
+
+
+def _tensors(stacks: Sequence[DenseStack]) -> list[Tensor | None]:
+    return [tensor for stack in stacks for tensor in (stack.weight, stack.bias)]
+
+
+def _left_to_autograd(y: Tensor, activations: Sequence[ProximalActivation]) -> bool:
+    """Learned activations, autocast and samples that are not vectors, which autograd knows what to do with."""
+    learned = any(isinstance(value, Tensor) for activation in activations for value in vars(activation).values())
+    return learned or y.ndim != 2 or torch.is_autocast_enabled(y.device.type)
+
+
+def _has_hooks(tensor: Tensor | None) -> bool:
+    hooks = (getattr(tensor, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
+    return tensor is not None and (tensor.grad_fn is not None or any(hooks))

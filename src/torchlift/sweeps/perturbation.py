@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardtanh_
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
@@ -19,6 +20,12 @@ FEATURES, MANY = 64, 1024
 ROUNDING = 1e-9
 #: Factors between the sizes that are tried together where a device must not wait for the host.
 RUNG = 4.0
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: The dtype of differences: single precision at least.
+_COMPUTE = {dtype: torch.promote_types(dtype, torch.float32) for dtype in _FLOATS}
+#: Least size of a signal, so that s stays finite.
+_LEAST = {dtype: 100 * torch.finfo(dtype).tiny for dtype in _FLOATS}
 
 Mean: TypeAlias = Callable[[Tensor], Tensor]
 """From means over the samples of this process to means over those of all processes."""
@@ -31,11 +38,13 @@ class Activation(NamedTuple):
         call: v ↦ σ(v).
         call_: the same, which may overwrite v.
         elementwise: whether any entries of v can be evaluated without the others.
+        difference: (v, g, s) ↦ [σ(v + s g) − σ(v − s g)] / (2s) in closed form, if there is one.
     """
 
     call: Callable[[Tensor], Tensor]
     call_: Callable[[Tensor], Tensor]
     elementwise: bool
+    difference: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,7 @@ class Perturbation:
             size = self._size_on_device(sigma, v, g, mean)
             return _difference(sigma, v, g, size), size
         square_v, square_g = _squares(v, g, mean)
-        least = 100 * torch.finfo(v.dtype).tiny  # so that s stays finite
-        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, least)
+        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
         residual = _difference(sigma, v, g, number)
         if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
             number *= self._multiplier(sigma, v, g, number, mean)
@@ -152,15 +160,33 @@ class Perturbation:
 
 def _difference(sigma: Activation, v: Tensor, g: Tensor, size: float | Tensor) -> Tensor:
     """R, in the dtype of g; at least in single precision inside, since differences cancel."""
-    dtype, compute = g.dtype, _compute_dtype(v)
-    if v.dtype != compute or dtype != compute:
+    dtype, compute = g.dtype, _COMPUTE[v.dtype]
+    if v.dtype is not compute or dtype is not compute:
         v, g = v.to(compute), g.to(compute)
     if isinstance(size, Tensor):
         moved = g * size
         return ((sigma.call(v + moved) - sigma.call(v - moved)) * (0.5 / size)).to(dtype)
+    if sigma.difference is not None:
+        change = sigma.difference(v, g, size)
+    else:
+        above, below = torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
+        change = sigma.call_(above).sub_(sigma.call_(below)).mul_(0.5 / size)
+    return change if dtype is compute else change.to(dtype)
+
+
+def relu_difference(v: Tensor, g: Tensor, size: float) -> Tensor:
+    """½[max(g, −v/s) + min(g, v/s)], which rounds less than a difference of two rectified sums."""
+    end = v.mul(-1 / size)
+    response = torch.maximum(g, end)
+    torch.minimum(g, end.neg_(), out=end)
+    return response.lerp_(end, 0.5)
+
+
+def soft_threshold_difference(threshold: float, v: Tensor, g: Tensor, size: float) -> Tensor:
+    """g − [P(v + s g) − P(v − s g)] / (2s), with P the projection onto [−λ, λ]."""
     above, below = torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
-    change = sigma.call_(above).sub_(sigma.call_(below)).mul_(0.5 / size)
-    return change if dtype == compute else change.to(dtype)
+    clipped = hardtanh_(above, -threshold, threshold).sub_(hardtanh_(below, -threshold, threshold))
+    return torch.sub(g, clipped, alpha=0.5 / size, out=clipped)
 
 
 def _squares(v: Tensor, g: Tensor, mean: Mean | None) -> tuple[float, float]:
@@ -194,7 +220,7 @@ def _repeated(tensor: Tensor, count: int) -> Tensor:
 
 
 def _compute_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
+    return _COMPUTE[tensor.dtype]
 
 
 def transformed() -> bool:

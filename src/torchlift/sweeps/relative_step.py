@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.sweeps.centring import Centring, Mean
+from torchlift.sweeps.centring import SMALL, Centring, Mean
 from torchlift.sweeps.parameter_groups import parameter_groups
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
@@ -29,7 +29,7 @@ BUNDLE = 1 << 20
 ROWS = 64
 
 KINDS = ("dense", "entries", "logarithm")
-_VECTORS = ("second", "peak", "weights", "units")
+_VECTORS = ("second", "peak", "units")
 _ALL: Any = "all parameters"  # a key of the state beside the parameters
 
 
@@ -193,7 +193,7 @@ class RelativeStep(torch.optim.Optimizer):
             zeros = reference.new_zeros(rows)
             self.state[_ALL] = {
                 "count": 0, "estimates": 0, "rho": torch.full_like(reference, min(self.start, self._most)),
-                "gain": reference.clone(), "second": zeros, "peak": zeros.clone(), "weights": zeros.clone(),
+                "gain": reference.clone(), "second": zeros, "peak": zeros.clone(),
                 "units": torch.cat([entry.units().to(zeros) for entry in entries]),
             }  # fmt: skip
         elif len(self.state[_ALL]["second"]) != rows:
@@ -258,16 +258,18 @@ class RelativeStep(torch.optim.Optimizer):
         own: dict[str, Any],
     ) -> None:
         assert roots is not None  # asked for in every step
-        # m = w m', with m' a weighted mean of gradients: one pass over m' instead of two.
-        fresh = (1 - self.momentum) / roots
-        part.weights.mul_(self.momentum).add_(fresh)
-        rho = own["rho"] / (1 - self.momentum ** own["count"])
-        shares, rates = part.pieces(fresh / part.weights), part.pieces(part.units * part.weights * (rho * part.rates()))
-        torch._foreach_lerp_(part.momenta, gradients, shares)
-        torch._foreach_addcmul_(part.tensors, part.momenta, rates, value=-1.0)
+        scales = part.units * ((1 - self.momentum) / roots)  # of a gradient in m, which is c m̂ but for the correction
+        rates = own["rho"] * part.rates() / (1 - self.momentum ** own["count"])
+        rows = part.rows(gradients)
+        if part.host:
+            part.move_by_numbers(rows, scales.tolist(), rates.tolist(), self.momentum)
+        else:
+            torch._foreach_mul_(part.row_momenta, self.momentum)
+            torch._foreach_addcmul_(part.row_momenta, rows, part.numbers(scales))
+            torch._foreach_addcmul_(part.row_tensors, part.row_momenta, part.numbers(rates), value=-1.0)
         for weight, bias, mean in means:
-            pull, rate = mean.pull(part.momenta[weight]), rates[weight]
-            part.tensors[bias].addcmul_(pull, rate if rate.ndim == 0 else rate.view(-1, *[1] * (pull.ndim - 1)))
+            rate = rates if rates.ndim == 0 else rates[part.firsts[weight]]
+            mean.add_pull_(part.tensors[bias], part.momenta[weight], float(rate) if part.host else rate)
 
     def _move_entries(
         self,
@@ -409,10 +411,12 @@ class _Part:
         )
         self.seconds = [] if self.dense else [s["second"] for s in states]
         rows = slice(entries[0].rows.start, entries[-1].rows.stop)
-        self.second, self.peak, self.weights, self.units = (own[name][rows] for name in _VECTORS)
+        self.second, self.peak, self.units = (own[name][rows] for name in _VECTORS)
         self.sizes = [entry.layers for entry in entries]
+        self.firsts = [entry.first - rows.start for entry in entries]
         first = self.tensors[0]
         alike = all(t.dtype == own["rho"].dtype and t.device == first.device for t in self.tensors)
+        self._alike = alike
         self._plain = alike and not any(entry.stacked for entry in entries)
         seen = [tensor.numel() if self.dense else entry.some(tensor).numel() for entry, tensor in self._pairs()]
         counts = [torch.full((e.layers,), max(n // e.layers, 1.0)) for e, n in zip(entries, seen, strict=True)]
@@ -420,6 +424,51 @@ class _Part:
         kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
         self.logarithms = torch.tensor(kinds, device=own["rho"].device)
         self._rates: tuple[tuple[float, ...], Tensor | float] = ((), 1.0)
+        #: Whether the host may read numbers: it would wait for any other device.
+        self.host = alike and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
+        self.row_momenta = self.rows(self.momenta)
+        small = [momentum.numel() <= SMALL for momentum in self.row_momenta]
+        self._small = [i for i, each in enumerate(small) if each]
+        self._large = [i for i, each in enumerate(small) if not each]
+
+    @property
+    def row_tensors(self) -> list[Tensor]:
+        """Views made anew, since a parameter may be given other memory."""
+        return self.rows(self.tensors)
+
+    def rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor per layer."""
+        if not any(entry.stacked for entry in self.entries):
+            return list(tensors)
+        pairs = zip(self.entries, tensors, strict=True)
+        return [row for entry, tensor in pairs for row in (tensor.unbind(0) if entry.stacked else (tensor,))]
+
+    def numbers(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """One number per layer, in the dtype of its parameter."""
+        numbers = vector.expand(len(self.row_momenta)).unbind(0)
+        return tuple(number.to(like) for number, like in zip(numbers, self.row_momenta, strict=True))
+
+    def move_by_numbers(
+        self, gradients: list[Tensor], scales: list[float], rates: float | list[float], beta: float
+    ) -> None:
+        """m ← βm + scale g, x ← x − rate m in one pass over memory, by torch's fused step of SGD.
+
+        Large layers one after the other, small ones in one call.
+        """
+        options = {"weight_decay": 0.0, "nesterov": False, "maximize": False, "is_first_step": False, "momentum": beta}
+        tensors, momenta, alone = self.row_tensors, self.row_momenta, self._large
+        if isinstance(rates, list):
+            alone = range(len(tensors))
+        elif self._small:
+            chosen = self._small
+            scaled = torch._foreach_mul([gradients[i] for i in chosen], [scales[i] for i in chosen])
+            torch._fused_sgd_(
+                [tensors[i] for i in chosen], scaled, [momenta[i] for i in chosen], lr=rates, dampening=0.0, **options
+            )
+        for i in alone:
+            rate = rates[i] if isinstance(rates, list) else rates
+            torch._fused_sgd_([tensors[i]], [gradients[i]], [momenta[i]], lr=rate, dampening=1 - scales[i], **options)
+        torch.autograd.graph.increment_version((*self.tensors, *self.momenta))  # which the fused step forgets
 
     def rates(self) -> Tensor | float:
         """γ of every layer, or of all where it is the same."""
@@ -443,13 +492,9 @@ class _Part:
 
     def mean_squares(self, tensors: list[Tensor]) -> Tensor:
         """Of every layer."""
-        if self._plain:
-            return torch.stack(torch._foreach_norm(tensors)).square_().div_(self._counts)
-        norms = [
-            torch.linalg.vector_norm(tensor.reshape(entry.layers, -1), dim=1)
-            for entry, tensor in zip(self.entries, tensors, strict=True)
-        ]
-        return torch.cat([norm.to(self._counts) for norm in norms]).square_().div_(self._counts)
+        norms = torch._foreach_norm(self.rows(tensors))
+        norms = norms if self._alike else [norm.to(self._counts) for norm in norms]
+        return torch.stack(norms).square_().div_(self._counts)
 
     def centre(self, gradients: list[Tensor], means: Mapping[int, Mean]) -> list[_Centred]:
         """Overwrite gradients of weights by their centred form; returns whose."""

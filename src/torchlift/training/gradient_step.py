@@ -25,6 +25,7 @@ from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean
+from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.training.step import Needs, Parts, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
 
 Anneal = Literal["cosine", "linear", "constant"]
@@ -82,15 +83,27 @@ class GradientMethod(TrainMethod):
         network have the size that they have on one process.
         """
         y, x, context = batch
-        with self.gradients(work, share):
-            arguments = (y,) if context is None else (y, context)
-            output = work.network(*arguments) if form is None else form(y)
+
+        def loss_of(output: Tensor) -> Tensor:
             if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
                 work.loss.check(tuple(output.shape), x, values=False)
             loss = work.loss.mean(output, x)
-            loss = loss if share is None else loss * share.scale
+            return loss if share is None else loss * share.scale
+
+        if form is not None and (known := self.by_form(form, y, share, loss_of)) is not None:
+            return known
+        with self.gradients(work, share):
+            arguments = (y,) if context is None else (y, context)
+            output = work.network(*arguments) if form is None else form(y)
+            loss = loss_of(output)
             loss.backward()
         return loss.detach(), output.detach()
+
+    def by_form(
+        self, form: DenseForm, y: Tensor, share: Share | None, loss: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        """The same for a chain of dense layers without autograd; None where that does not serve."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,12 @@ class SweepDescent(GradientMethod):
 
     def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
         return sweeping(self.perturbation, mean=None if share is None else share.mean)
+
+    def by_form(
+        self, form: DenseForm, y: Tensor, share: Share | None, loss: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        mean = None if share is None else share.mean
+        return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
 
 
 @dataclass(frozen=True)
