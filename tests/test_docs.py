@@ -40,7 +40,7 @@ PREPARED: dict[str, str] = {
     "docs/reproduction.md": (
         "from pathlib import Path\n"
         "import torch\n"
-        "from torchlift.reproduce import Work\n"
+        "from torchlift.lab.reproduction import Work\n"
         "work, images = Work('tiny', 0, Path('work')), torch.zeros(2, 3)\n"
     ),
 }

@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from torchlift import (
+    functions,
     liftings,
-    losses,
     networks,
     operators,
     prox,
 )
+from torchlift.functions import losses
 from torchlift.networks import lift
 from torchlift.networks.base import Storage, use_storage
 from torchlift.prox import (
@@ -39,27 +40,15 @@ from torchlift.prox import (
 )
 
 if TYPE_CHECKING:
-    from torchlift import (
-        contracts,
-        data,
-        engine,
-        imaging,
-        inversion,
-        models,
-        objective,
-        plot,
-        priors,
-        records,
-        regularisers,
-        report,
-        reproduce,
-        sklearn,
-        solvers,
-        sweeps,
-        training,
-    )
-    from torchlift import deepinv as deepinv  # not in __all__: `from torchlift import *` must not need the package
-    from torchlift.contracts import (
+    from torchlift import contrib as contrib
+    from torchlift import data, inversion, io, objective, parallel, report, solvers, sweeps, testing, training
+    from torchlift import lab as lab
+    from torchlift.functions import priors, regularisers
+    from torchlift.inversion import invert
+    from torchlift.objective import Objective
+    from torchlift.report import plot
+    from torchlift.sweeps import Perturbation, RelativeStep, sweeping
+    from torchlift.testing import (
         check_activation,
         check_lifting,
         check_loss,
@@ -67,9 +56,6 @@ if TYPE_CHECKING:
         check_operator,
         check_solver,
     )
-    from torchlift.inversion import invert
-    from torchlift.objective import Objective
-    from torchlift.sweeps import Perturbation, RelativeStep, sweeping
     from torchlift.training import Phase, TrainOptions, initialise_weights, train
 
 __version__ = "0.1.0"
@@ -106,80 +92,78 @@ __all__ = [
     "check_network",
     "check_operator",
     "check_solver",
-    "contracts",
     "data",
-    "engine",
-    "imaging",
+    "functions",
     "initialise_weights",
     "inversion",
     "invert",
+    "io",
     "lift",
     "liftings",
     "losses",
-    "models",
     "networks",
     "objective",
     "operators",
+    "parallel",
     "plot",
     "priors",
     "prox",
-    "records",
     "regularisers",
     "report",
-    "reproduce",
-    "sklearn",
     "solvers",
     "sweeping",
     "sweeps",
+    "testing",
     "train",
     "training",
 ]
 
 #: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
 _LATER = {
-    "contracts": "contracts",
-    "check_activation": "contracts",
-    "check_lifting": "contracts",
-    "check_loss": "contracts",
-    "check_network": "contracts",
-    "check_operator": "contracts",
-    "check_solver": "contracts",
-    "data": "data",
-    "deepinv": "deepinv",
-    "engine": "engine",
-    "imaging": "imaging",
-    "inversion": "inversion",
+    "check_activation": "testing",
+    "check_lifting": "testing",
+    "check_loss": "testing",
+    "check_network": "testing",
+    "check_operator": "testing",
+    "check_solver": "testing",
     "invert": "inversion",
-    "models": "models",
-    "objective": "objective",
     "Objective": "objective",
-    "plot": "plot",
-    "priors": "priors",
-    "records": "records",
-    "regularisers": "regularisers",
-    "report": "report",
-    "reproduce": "reproduce",
-    "sklearn": "sklearn",
-    "solvers": "solvers",
-    "sweeps": "sweeps",
     "Perturbation": "sweeps",
     "RelativeStep": "sweeps",
     "sweeping": "sweeps",
-    "training": "training",
     "Phase": "training",
     "initialise_weights": "training",
     "TrainOptions": "training",
     "train": "training",
+    "plot": "report",
+    "priors": "functions",
+    "regularisers": "functions",
+    "contrib": "",
+    "data": "",
+    "inversion": "",
+    "io": "",
+    "lab": "",
+    "objective": "",
+    "parallel": "",
+    "report": "",
+    "solvers": "",
+    "sweeps": "",
+    "testing": "",
+    "training": "",
 }
 
-use_storage(lambda: cast("Storage", import_module("torchlift.models")))
+use_storage(lambda: cast("Storage", import_module("torchlift.io")))
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'torchlift' has no attribute {name!r}")
-    part = import_module(f"torchlift.{_LATER[name]}")
-    return part if name == _LATER[name] else getattr(part, name)
+    home = _LATER[name]
+    if not home:
+        return import_module(f"torchlift.{name}")
+    if home in ("functions", "report"):
+        return import_module(f"torchlift.{home}.{name}")
+    return getattr(import_module(f"torchlift.{home}"), name)
 
 
 def __dir__() -> list[str]:

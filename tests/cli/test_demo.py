@@ -13,7 +13,7 @@ import pytest
 
 from torchlift.cli import main
 from torchlift.cli.demo import THROUGH, USUAL, verdicts
-from torchlift.records import Pictures, load_record
+from torchlift.report.records import Pictures, load_record
 
 
 def test_a_tiny_demonstration_leaves_a_record_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from torchlift.cli import info, main
 from torchlift.core.errors import DataError
-from torchlift.imaging import digits
+from torchlift.data import digits
 
 Capture = pytest.CaptureFixture[str]
 

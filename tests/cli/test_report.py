@@ -14,7 +14,7 @@ from report.examples import HOSTILE, example
 from torchlift.cli import main
 from torchlift.cli.report_runs import distinct, find_runs
 from torchlift.core.errors import DataError
-from torchlift.records import Curves, Pictures, Record, save_record
+from torchlift.report.records import Curves, Pictures, Record, save_record
 
 Capture = pytest.CaptureFixture[str]
 

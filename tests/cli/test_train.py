@@ -15,12 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from cli.runs import TINY
-from torchlift.checkpoint import Checkpoints
 from torchlift.cli import main
-from torchlift.configuration import read_configuration
-from torchlift.imaging import load_digits
-from torchlift.models import load_model
-from torchlift.records import environment
+from torchlift.cli.settings import read_configuration
+from torchlift.data import load_digits
+from torchlift.io import Checkpoints, load_model
+from torchlift.report.records import environment
 from torchlift.training import read_history
 
 Capture = pytest.CaptureFixture[str]

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from torchlift.lab.reproduction import Findings, Item, Work
 from torchlift.networks import MLP
-from torchlift.records import Curves, HeatMap, Pictures, Record, Series, Table, Verdict, network_blocks
-from torchlift.reproduce import Findings, Item, Work
+from torchlift.report.records import Curves, HeatMap, Pictures, Record, Series, Table, Verdict, network_blocks
 
 PARTS = 3
 

@@ -1,4 +1,4 @@
-"""Promises of `torchlift.contracts`, asserted."""
+"""Promises of `torchlift.testing`, asserted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchlift.contracts.report import Check, NotApplicable, examine
+from torchlift.testing.report import Check, NotApplicable, examine
 
 
 def assert_kept(check: Check, *arguments: Any) -> None:

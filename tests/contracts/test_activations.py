@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from contracts.kept import assert_kept, named
-from torchlift.contracts.activations import ON_ITSELF, ON_VALUES
-from torchlift.contracts.report import Check
 from torchlift.prox import ACTIVATIONS, ProximalActivation
+from torchlift.testing.activations import ON_ITSELF, ON_VALUES
+from torchlift.testing.report import Check
 
 INSTANCES = [
     pytest.param(activation, id=f"{name}-{index}")

@@ -11,13 +11,13 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from contracts.kept import assert_kept, named
-from torchlift.contracts.activations import squared
-from torchlift.contracts.liftings import HARD, ON_ITSELF, ON_VALUES, inside, normal, rounding
-from torchlift.contracts.report import Check
 from torchlift.core.errors import InvalidValueError
 from torchlift.liftings import LIFTINGS, Bregman, Fenchel, Lifting
 from torchlift.liftings.fenchel import WRITTEN
 from torchlift.prox import ACTIVATIONS, ProximalActivation
+from torchlift.testing.activations import squared
+from torchlift.testing.liftings import HARD, ON_ITSELF, ON_VALUES, inside, normal, rounding
+from torchlift.testing.report import Check
 
 EXAMPLES = {
     f"{name}-{index}": activation

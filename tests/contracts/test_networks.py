@@ -7,9 +7,9 @@ import torch
 
 from contracts.kept import assert_kept, named
 from contracts.network_cases import CASES, Case
-from torchlift.contracts.networks import CHECKS
-from torchlift.contracts.report import Check
 from torchlift.networks import NETWORKS
+from torchlift.testing.networks import CHECKS
+from torchlift.testing.report import Check
 
 TOLERANCE = {"rtol": 0, "atol": 1e-12}
 

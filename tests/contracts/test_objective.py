@@ -9,9 +9,9 @@ from torch import Tensor
 from contracts.network_cases import CASES, Case
 from torchlift import liftings, losses
 from torchlift.core.errors import InvalidValueError
-from torchlift.engine import States
 from torchlift.networks import Network
 from torchlift.objective import Objective
+from torchlift.objective.engine import States
 from torchlift.prox import ProximalActivation
 
 BATCH = 3

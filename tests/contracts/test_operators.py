@@ -10,11 +10,11 @@ from torch import Tensor
 
 from contracts.kept import assert_kept, named
 from torchlift import operators
-from torchlift.contracts.operators import CHECKS, norm_bound
-from torchlift.contracts.report import Check
 from torchlift.core.errors import InvalidValueError
 from torchlift.operators import OPERATORS, Conv2d, ConvTranspose2d, LinearOperator, adjoint_error
 from torchlift.operators.examples import Example
+from torchlift.testing.operators import CHECKS, norm_bound
+from torchlift.testing.report import Check
 
 
 @pytest.fixture(params=OPERATORS.values(), ids=OPERATORS.keys())

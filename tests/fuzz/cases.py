@@ -18,27 +18,28 @@ from safetensors.torch import save_file
 
 from report.examples import example
 from torchlift import report
-from torchlift.checkpoint import (
+from torchlift.cli.invert_files import read_batch
+from torchlift.cli.report_runs import find_runs
+from torchlift.cli.settings import read_configuration
+from torchlift.cli.settings.arrays import read_arrays, read_safetensors
+from torchlift.data.idx import read_idx
+from torchlift.io import (
     Checkpoints,
+    load_model,
     load_tensors,
+    save_model,
     save_tensors,
     whole_piece,
     write_index,
     write_shard,
 )
-from torchlift.checkpoint.shards import Piece
-from torchlift.cli.invert_files import read_batch
-from torchlift.cli.report_runs import find_runs
-from torchlift.configuration import read_configuration
-from torchlift.configuration.arrays import read_arrays, read_safetensors
-from torchlift.imaging.idx import read_idx
-from torchlift.models import load_model, save_model
+from torchlift.io.shards import Piece
+from torchlift.lab.reproduction import ITEMS
+from torchlift.lab.reproduction.run import check_folder
 from torchlift.networks import LISTA, MLP, PrimalDual, ResNet, Shallow, lift
 from torchlift.operators import Blur, FiniteDifference, Mask
 from torchlift.prox import SoftThreshold
-from torchlift.records import Table, latex, load_record, record_markdown, save_record
-from torchlift.reproduce import ITEMS
-from torchlift.reproduce.run import check_folder
+from torchlift.report.records import Table, latex, load_record, record_markdown, save_record
 from torchlift.training import History, read_history
 
 TOML = b"""# torchlift

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from torchlift.imaging import load_digits
-from torchlift.records import Blocks, Curves, Grid, HeatMap, Pictures, Record, Series, Table, Verdict
+from torchlift.data import load_digits
+from torchlift.report.records import Blocks, Curves, Grid, HeatMap, Pictures, Record, Series, Table, Verdict
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

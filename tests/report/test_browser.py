@@ -11,7 +11,7 @@ import pytest
 from report.browser import Browser, absent
 from report.examples import HOSTILE, example
 from torchlift import report
-from torchlift.records import Curves, Series
+from torchlift.report.records import Curves, Series
 
 pytestmark = pytest.mark.skipif(absent() != "", reason=f"the page is not tried in a browser: no {absent()} here")
 

@@ -20,7 +20,11 @@ from report.examples import HOSTILE, example
 from torchlift import report
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.png import png
-from torchlift.records import (
+from torchlift.report.exhibits import MOST_POINTS, show
+from torchlift.report.images import ERROR, HEAT
+from torchlift.report.markup import Html, data, tag
+from torchlift.report.page import duration, flat
+from torchlift.report.records import (
     Blocks,
     Curves,
     Exhibit,
@@ -32,11 +36,7 @@ from torchlift.records import (
     load_record,
     save_record,
 )
-from torchlift.records.exhibits import KINDS
-from torchlift.report.exhibits import MOST_POINTS, show
-from torchlift.report.images import ERROR, HEAT
-from torchlift.report.markup import Html, data, tag
-from torchlift.report.page import duration, flat
+from torchlift.report.records.exhibits import KINDS
 
 VOID = {"meta", "img", "input", "br"}
 

@@ -14,10 +14,10 @@ from fuzz.cases import CASES
 from report.examples import example
 from torchlift.cli.app import run
 from torchlift.core.errors import DataError, InvalidValueError
-from torchlift.plot.exhibits import save_exhibit
-from torchlift.records import Table, latex, load_record, save_record
-from torchlift.reproduce import Work
-from torchlift.reproduce.run import write_exhibits
+from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction.run import write_exhibits
+from torchlift.report.plot.exhibits import save_exhibit
+from torchlift.report.records import Table, latex, load_record, save_record
 from torchlift.training import History
 
 NAMES = ["../up", "/absolute", "a\0b", "a/b", "..", ".", "", "~", "C:\\x", "con ", "a\n", "x" * 300 + "/"]

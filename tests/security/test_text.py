@@ -21,8 +21,8 @@ from torchlift.cli.app import run
 from torchlift.cli.command import printable
 from torchlift.cli.report_runs import find_runs
 from torchlift.core.errors import DataError
-from torchlift.records import Record, Table, latex, record_markdown, save_record
-from torchlift.records.text import latex_text, markdown_text
+from torchlift.report.records import Record, Table, latex, record_markdown, save_record
+from torchlift.report.records.text import latex_text, markdown_text
 
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}&lt;b&gt;]]>--><!--"
 
@@ -66,7 +66,7 @@ def test_every_field_of_a_record_is_escaped() -> None:
 
 
 def test_pictures_by_hostile_names() -> None:
-    from torchlift.records import Pictures
+    from torchlift.report.records import Pictures
 
     rows = {ATTACK: torch.zeros(1, 2, 2), "b": torch.zeros(1, 2, 2)}
     pictures = Pictures("p", "P", rows, {ATTACK: [ATTACK]}, truth=ATTACK)

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from forks import Forks
-from torchlift.checkpoint import Checkpoints
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.core.solution import Result
+from torchlift.functions.regularisers import Ridge
+from torchlift.io import Checkpoints
 from torchlift.liftings import Bregman, Conventional
-from torchlift.regularisers import Ridge
 from torchlift.training import History, Training, TrainingInterrupted, read_history
 from training.runs import RUNS, SIZES, arguments, train
 

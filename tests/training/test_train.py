@@ -26,7 +26,7 @@ LIFTINGS = (None, Conventional(), MACQP(1.0), Classical(1.0), Fenchel(1.0), Breg
 @pytest.fixture(scope="module")
 def digits() -> tuple[Tensor, Tensor]:
     """Images of 7 × 7 pixels, and labels."""
-    images, labels = tl.imaging.load_digits("train")
+    images, labels = tl.data.load_digits("train")
     return avg_pool2d(images[:300], 4), labels[:300]
 
 
@@ -169,7 +169,7 @@ def test_image_shaped_network_and_sequential(digits: tuple[Tensor, Tensor]) -> N
 
 @pytest.mark.parametrize("lifting", [None, Bregman(1.0)])
 def test_unrolled_network_with_masks(lifting: Lifting | None, digits: tuple[Tensor, Tensor]) -> None:
-    task, images = tl.imaging.Inpainting(0.5), digits[0][:60]
+    task, images = tl.data.Inpainting(0.5), digits[0][:60]
     y, mask = task.degrade(images, torch.Generator().manual_seed(0))
     dictionary = tl.operators.Conv2d(torch.randn(1, 4, 3, 3) / 3, (4, 7, 7), padding=1)
     network = tl.networks.LISTA(task.operator((1, 7, 7)), dictionary, 2, threshold=0.01, context=mask)

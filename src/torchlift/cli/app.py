@@ -9,47 +9,28 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import tyro
 
 from torchlift import __version__
-from torchlift.cli.bench_distributed import BenchDistributed
-from torchlift.cli.bench_inversion import BenchInversion
-from torchlift.cli.bench_layers import BenchLayers
-from torchlift.cli.bench_solvers import BenchSolvers
-from torchlift.cli.bench_step import BenchStep
-from torchlift.cli.bench_training import BenchTraining
 from torchlift.cli.command import Command, printable
 from torchlift.cli.demo import Demo
 from torchlift.cli.info import Info
 from torchlift.cli.invert import Invert
-from torchlift.cli.plan import Plan
 from torchlift.cli.report import Report
-from torchlift.cli.reproduce import Reproduce
-from torchlift.cli.soak import Soak
 from torchlift.cli.train import Train
 from torchlift.core.errors import InvalidValueError, TorchliftError, message
 
-COMMANDS: dict[str, type[Command]] = {
-    command.name: command
-    for command in (
-        Demo,
-        Info,
-        Train,
-        Invert,
-        Reproduce,
-        Report,
-        Plan,
-        BenchDistributed,
-        BenchInversion,
-        BenchLayers,
-        BenchSolvers,
-        BenchStep,
-        BenchTraining,
-        Soak,
-    )
-}
+
+def _commands() -> dict[str, type[Command]]:
+    """The commands of the library, then those of the laboratory, which is loaded by name: nothing imports it."""
+    commands: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, Train, Invert, Report)}
+    return commands | import_module("torchlift.lab.commands").COMMANDS
+
+
+COMMANDS = _commands()
 """By name; a name of two words, such as "bench layers", is written as two arguments."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -19,17 +19,18 @@ from rich.console import Console
 from rich.table import Table as Lines
 from torch import Tensor, nn
 
-from torchlift import records, report
+from torchlift import report
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.solution import Result
-from torchlift.experiments.autoencoder import IMAGE, build
-from torchlift.imaging import Denoising, load_digits, psnr
+from torchlift.data import Denoising, load_digits, psnr
+from torchlift.functions.priors import Box, TotalVariation
 from torchlift.inversion import Inversion, invert
 from torchlift.liftings import Conventional
 from torchlift.networks import MLP, Chain, lift
-from torchlift.priors import Box, TotalVariation
 from torchlift.prox import SoftThreshold
+from torchlift.report import records
+from torchlift.testing.autoencoder import IMAGE, build
 from torchlift.training import BackPropagation, Training, initialise_weights, train
 
 PAGE = "report.html"

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from torchlift.cli.command import Command, Record
 from torchlift.core.errors import DataError
-from torchlift.imaging import digits, mnist
-from torchlift.records.environment import environment, package_version
+from torchlift.data import digits, mnist
+from torchlift.report.records.environment import environment, package_version
 from torchlift.training.available import available_memory
 from torchlift.training.memory import format_bytes
 

@@ -22,11 +22,11 @@ from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.solution import Record as Step
-from torchlift.imaging import psnr
+from torchlift.data import psnr
+from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
-from torchlift.priors import PRIORS, Prior
-from torchlift.records import environment
+from torchlift.report.records import environment
 from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
@@ -230,7 +230,7 @@ class Invert(Command):
                 files.append(name)
         if not can_draw():
             return files
-        from torchlift import plot
+        from torchlift.report import plot
 
         if is_picture(tuple(found.x.shape[1:])):
             write_pictures(unlinked(self.out / "images"), found.x)

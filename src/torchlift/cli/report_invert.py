@@ -13,8 +13,8 @@ from torch import Tensor
 from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.invert_files import read_batch
 from torchlift.core.errors import DataError
-from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
-from torchlift.records.checked import check_record
+from torchlift.report.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.report.records.checked import check_record
 
 SHOWN = 8
 """Images that are shown."""

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from torchlift.cli.command import not_ours, read_object
-from torchlift.configuration import Configuration, read_configuration
-from torchlift.configuration.data import load_samples
-from torchlift.configuration.files import to_plain
-from torchlift.configuration.network import reads_context, torch_dtype
+from torchlift.cli.settings import Configuration, read_configuration
+from torchlift.cli.settings.data import load_samples
+from torchlift.cli.settings.files import to_plain
+from torchlift.cli.settings.network import reads_context, torch_dtype
 from torchlift.core.errors import DataError, TorchliftError
-from torchlift.imaging import psnr
-from torchlift.imaging.tasks import TASKS
-from torchlift.models import load_model
+from torchlift.data import psnr
+from torchlift.data.tasks import TASKS
+from torchlift.io import load_model
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
-from torchlift.records import Curves, Exhibit, Pictures, Record, Series, Table
-from torchlift.records.blocks import network_blocks
-from torchlift.records.checked import check_record
+from torchlift.report.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.report.records.blocks import network_blocks
+from torchlift.report.records.checked import check_record
 from torchlift.training import History, read_history
 
 SHOWN = 5

@@ -18,8 +18,7 @@ from rich.console import Console
 
 from torchlift import __version__
 from torchlift.cli.command import Command, Record
-from torchlift.cli.train_report import plan, show_plan, show_result
-from torchlift.configuration import (
+from torchlift.cli.settings import (
     Configuration,
     DataSettings,
     NetworkSettings,
@@ -31,14 +30,15 @@ from torchlift.configuration import (
     settle,
     write_configuration,
 )
-from torchlift.configuration.files import to_plain
+from torchlift.cli.settings.files import to_plain
+from torchlift.cli.train_report import plan, show_plan, show_result
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import unlinked
 from torchlift.core.solution import Result, SolverError
-from torchlift.distributed import Mesh, on_first, process_group, restarted
-from torchlift.distributed.mesh import TIMEOUT
-from torchlift.models import save_model
-from torchlift.records import environment
+from torchlift.io import save_model
+from torchlift.parallel import Mesh, on_first, process_group, restarted
+from torchlift.parallel.mesh import TIMEOUT
+from torchlift.report.records import environment
 from torchlift.training import Training, TrainingInterrupted, read_history
 
 CONFIG = "config.toml"
@@ -139,7 +139,7 @@ class Train(Command):
     def save(self, record: Record) -> None:
         """The curves, where matplotlib is installed."""
         if self.out is not None and "curves.png" in record["files"]:
-            from torchlift import plot
+            from torchlift.report import plot
 
             history = read_history(self.out / "history.jsonl")
             if len(history):

@@ -22,7 +22,7 @@ from torchlift.prox import ProximalActivation
 
 
 class Storage(Protocol):
-    """What keeps networks in folders; `torchlift.models` does."""
+    """What keeps networks in folders; `torchlift.io` does."""
 
     def save_model(self, folder: str | Path, network: Network) -> Path: ...
 
@@ -74,12 +74,12 @@ class Network(nn.Module, ABC):
         return torch.export.export(copy.deepcopy(self).eval(), arguments, dynamic_shapes=dynamic).module()
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write safetensors and JSON into a folder, as `torchlift.models.save_model` does."""
+        """Write safetensors and JSON into a folder, as `torchlift.io.save_model` does."""
         return _storage().save_model(folder, self)
 
     @staticmethod
     def from_pretrained(folder: str | Path, *, into: Network | None = None) -> Network:
-        """The network in a local folder, whatever its architecture, as `torchlift.models.load_model` gives it."""
+        """The network in a local folder, whatever its architecture, as `torchlift.io.load_model` gives it."""
         return _storage().load_model(folder, into=into)
 
     @property

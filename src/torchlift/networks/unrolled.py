@@ -105,7 +105,7 @@ def forward_model(where: str, value: object, shape: Shape | None, context: Conte
         return as_operator(where, value)
     shape = getattr(value, "img_size", None) if shape is None else shape
     if shape is None:
-        hint = "Try torchlift.deepinv.from_physics(physics, (channels, height, width))."
+        hint = "Try torchlift.contrib.deepinv.from_physics(physics, (channels, height, width))."
         invalid_value(where, "a physics with an img_size", f"a {type(value).__name__} without one", hint)
     return physics_operator(where, cast("nn.Module", value), shape, context)
 

@@ -9,12 +9,12 @@ import torch
 
 from torchlift.core.errors import invalid_type
 from torchlift.core.png import png_uri
-from torchlift.records import Blocks, Curves, Exhibit, HeatMap, Pictures, Series, Table
-from torchlift.records.text import numeric_columns, table_texts
 from torchlift.report.blocks import drawing
 from torchlift.report.images import HEAT, bar
 from torchlift.report.markup import Html, data, join, tag
 from torchlift.report.pictures import pictures
+from torchlift.report.records import Blocks, Curves, Exhibit, HeatMap, Pictures, Series, Table
+from torchlift.report.records.text import numeric_columns, table_texts
 
 MOST_POINTS = 1500
 """Of a drawn curve; longer ones keep the smallest and largest value of each stretch."""

@@ -10,10 +10,10 @@ from string import Template
 from typing import Any
 
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.records import Record, Verdict
-from torchlift.records.exhibits import OUTCOMES
 from torchlift.report.exhibits import show
 from torchlift.report.markup import Html, join, tag
+from torchlift.report.records import Record, Verdict
+from torchlift.report.records.exhibits import OUTCOMES
 from torchlift.report.together import Labelled, Section, common_range, sections
 
 SCRIPTS = ("axes.js", "chart.js", "curves.js", "heat.js", "compare.js", "page.js")
@@ -35,7 +35,7 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
     for record in records:
         if not isinstance(record, Record):
             invalid_type(
-                "report.html records", "Record objects", record, "Read them with torchlift.records.load_record."
+                "report.html records", "Record objects", record, "Read them with torchlift.report.records.load_record."
             )
     if not records:
         invalid_value("report.html", "at least one record", "none")

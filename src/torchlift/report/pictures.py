@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchlift.records import Pictures
 from torchlift.report.images import ERROR, GREY, bar, picture
 from torchlift.report.markup import Html, join, tag
+from torchlift.report.records import Pictures
 
 MOST_BESIDE = 6
 """Images in a row up to which its error maps stand beside it on wide screens; else they stand below."""

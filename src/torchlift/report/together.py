@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.records import Curves, Exhibit, HeatMap, Pictures, Record
+from torchlift.report.records import Curves, Exhibit, HeatMap, Pictures, Record
 
 Labelled = tuple[str, Exhibit]
 """An exhibit and the run that it belongs to; "" where it belongs to all of them."""
