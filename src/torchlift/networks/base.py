@@ -41,7 +41,7 @@ class Network(nn.Module, ABC):
     A subclass owns parameters and says, in `operators`, how K, d, M, V, W, b
     and the activations are made of them. Everything else follows.
 
-    Args:
+    Arguments:
         in_shape: shape of one input y, without the batch axis.
         out_shape: shape of one output N(y).
     """

@@ -16,7 +16,7 @@ def dct_matrix(height: int, width: int, *, dtype: torch.dtype = torch.float32) -
     For an image x in row-major order, `dct_matrix(h, w) @ x.flatten()` are its coefficients, the mean first; the
     columns of the transpose are the cosine waves, so `Dense(dct_matrix(h, w).T)` is an orthonormal dictionary.
 
-    Args:
+    Arguments:
         height, width: of the image.
         dtype: of the matrix; it is computed in double precision and rounded once.
     """
