@@ -11,12 +11,15 @@ A block ```` ```text ```` right after one of Python is what that one prints;
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import importlib.util
 import inspect
 import io
+import operator
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -28,6 +31,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import torchlift
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -188,6 +193,37 @@ def test_the_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -
         for part in re.findall(r"^::: (torchlift\.\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
             missing = [name for name in public(part) if not re.search(rf'id="[\w.]*\.{name}"', shown)]
             assert missing == [], f"{part}: not on the page {page.name}; add a line '::: {part}.file.name'"
+
+
+def extension_names() -> dict[str, object]:
+    """What the pages about extensions import from torchlift or reach as `tl.…`, by name."""
+    names: dict[str, object] = {}
+    for page in (ROOT / "docs" / "extending").glob("*.md"):
+        for snippet in snippets(page.read_text(encoding="utf-8")):
+            for node in ast.walk(ast.parse(snippet.code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchlift"):
+                    module = importlib.import_module(str(node.module))
+                    names |= {f"{node.module}.{alias.name}": getattr(module, alias.name) for alias in node.names}
+                elif isinstance(node, ast.Attribute) and re.fullmatch(r"tl(\.\w+)+", name := ast.unparse(node)):
+                    names[name] = operator.attrgetter(name.removeprefix("tl."))(torchlift)
+    return {name: value for name, value in names.items() if not isinstance(value, ModuleType)}
+
+
+def documented() -> list[object]:
+    """Everything with an entry on an API page: the target of a directive, and `__all__` where that is a module."""
+    values: list[object] = []
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for directive in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            value = pkgutil.resolve_name(directive)
+            values += [getattr(value, name) for name in value.__all__] if isinstance(value, ModuleType) else [value]
+    return values
+
+
+def test_every_name_that_an_extension_uses_has_an_entry_in_the_api() -> None:
+    entries = {id(value) for value in documented()}
+    names = extension_names()
+    assert len(names) > 40
+    assert [name for name, value in names.items() if id(value) not in entries] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
