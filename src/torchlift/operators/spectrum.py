@@ -33,7 +33,7 @@ def filter_norm(weight: Tensor, grid: int = GRID) -> Tensor:
     else:
         small = matrices if outputs <= inputs else matrices.mH
         largest = torch.linalg.eigvalsh(small @ small.mH)[..., -1].max()
-    slack = math.prod(math.cos(math.pi * degree / grid) for degree in degrees)
+    slack = math.cos(math.pi * degrees[0] / grid) * math.cos(math.pi * degrees[1] / grid)
     return (largest / slack).sqrt()
 
 
