@@ -201,8 +201,7 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     network = training.network
     configuration = setup.configuration
     record = {
-        "configuration": {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
-        | {"phase": [to_plain(phase) for phase in configuration.phase]},
+        "configuration": to_plain(configuration),
         "environment": environment(),
         "network": {
             "kind": configuration.network.kind,
