@@ -70,7 +70,7 @@ def test_one_step_is_a_proximal_map() -> None:
     jacobian = torch.autograd.functional.jacobian(net, draw(1, 1, 8, 7)).reshape(56, 56)
     torch.testing.assert_close(jacobian, jacobian.T, rtol=0, atol=1e-12)
     values = torch.linalg.eigvalsh(jacobian)
-    assert -1e-9 <= float(values.min()) and float(values.max()) <= 1 + 1e-9
+    assert float(values.min()) >= -1e-9 and float(values.max()) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("kind", [DDFB, ScCP, FirmDenoiser])
