@@ -158,7 +158,7 @@ def _ddfb_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
         lam, gamma = net.threshold.log[t, :, :, :, 0].exp(), net.dual_step.log[t].exp()
         back = _bank(net, t) if net.adjoint else net.synthesis.stack.weight[t]
         q = (q + gamma * F.conv2d(x, _bank(net, t), padding=1) / lam).clamp(-1, 1)
-        x = (y - F.conv_transpose2d(lam * q, back, padding=1)).clamp(0, 1)
+        x = y - F.conv_transpose2d(lam * q, back, padding=1)
     return x
 
 
@@ -396,7 +396,9 @@ CASES = [
     ),
     Case(
         "ddfb",
-        lambda: networks.DDFB((2, 4, 5), 3, features=20, size=3, adjoint=False, **_double()),
+        lambda: networks.DDFB(
+            (2, 4, 5), 3, features=20, size=3, adjoint=False, constraint=prox.Identity(), **_double()
+        ),
         _ddfb_plain,
         W={(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 0), (3, 3), (4, 3), (4, 4), (5, 0), (5, 5)},
         K={(0, 6)},
