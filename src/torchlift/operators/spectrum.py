@@ -43,7 +43,7 @@ def worst_waves(weight: Tensor, size: tuple[int, int]) -> Tensor:
         n = torch.arange(pixels, dtype=weight.dtype, device=weight.device)
         turns = torch.polar(torch.ones_like(n), 2 * math.pi * number / FINE * n)
         waves.append(turns * torch.sin(math.pi * (n + 1) / (pixels + 1)))
-        matrix = torch.tensordot(matrix, turns[: matrix.shape[2]], ([2], [0]))  # what w ⋆ does to the wave
+        matrix = (matrix.movedim(2, -1) * turns[: matrix.shape[2]]).sum(-1)  # what w ⋆ does to the wave
     channels = torch.linalg.svd(matrix, full_matrices=False).Vh[0].conj_physical()
     wave = channels[:, None, None] * waves[0][:, None] * waves[1]
     return torch.stack((wave.real, wave.imag))
