@@ -14,7 +14,7 @@ import torchlift as tl
 
 TINY = "TORCHLIFT_TINY" in os.environ  # for tests: smaller data, fewer steps
 width, epochs = (16, 1) if TINY else (256, 6)
-digits, held_out, test = (tl.imaging.load_digits(part) for part in ("train", "validation", "test"))
+digits, held_out, test = (tl.data.load_digits(part) for part in ("train", "validation", "test"))
 count = 300 if TINY else 5000
 data = (digits.images[:count].flatten(1), digits.labels[:count])
 validation = (held_out.images.flatten(1), held_out.labels)

@@ -43,7 +43,7 @@ class Small(nn.Module):
 
 
 model = Small()
-digits, test = tl.imaging.load_digits("train"), tl.imaging.load_digits("test")
+digits, test = tl.data.load_digits("train"), tl.data.load_digits("test")
 optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
 for _ in range(epochs):
     for batch in torch.randperm(count).split(50):
@@ -98,7 +98,7 @@ for name, stem in stems.items():
             on_infeasible="project",  # noise may push features below the zero of ReLU
         )
         rows[f"{name}, {algorithm}"] = found.x
-        quality[name, algorithm] = float(tl.imaging.psnr(found.x, images).mean())
+        quality[name, algorithm] = float(tl.data.psnr(found.x, images).mean())
         print(f"{name}, {algorithm}: {quality[name, algorithm]:.1f} dB")
 
 # %% [markdown]

@@ -19,8 +19,8 @@ count, epochs, depth = (200, 1, 2) if TINY else (5000, 2, 5)
 # Gaussian noise with standard deviation 0.15 on bundled digits.
 
 # %%
-task = tl.imaging.Denoising(noise=0.15)
-clean, held_out = tl.imaging.load_digits("train").images[:count], tl.imaging.load_digits("validation").images
+task = tl.data.Denoising(noise=0.15)
+clean, held_out = tl.data.load_digits("train").images[:count], tl.data.load_digits("validation").images
 noisy = task.degrade(clean, torch.Generator().manual_seed(0)).y
 noisy_held_out = task.degrade(held_out, torch.Generator().manual_seed(1)).y
 
@@ -46,11 +46,11 @@ print(network.depth, "hidden layers,", result.steps, "steps")
 # Images that training did not see, before and after.
 
 # %%
-test = tl.imaging.load_digits("test").images[:200]
+test = tl.data.load_digits("test").images[:200]
 noisy_test = task.degrade(test, torch.Generator().manual_seed(2)).y
 with torch.no_grad():
     denoised = result.network(noisy_test.flatten(1)).view_as(test)
-before, after = (float(tl.imaging.psnr(images, test).mean()) for images in (noisy_test, denoised))
+before, after = (float(tl.data.psnr(images, test).mean()) for images in (noisy_test, denoised))
 print(f"noisy {before:.1f} dB, denoised {after:.1f} dB")
 assert TINY or after > before + 6
 

@@ -31,7 +31,7 @@ decoder = nn.Sequential(
     *(nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), nn.ReLU()),
     nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1),
 )
-images = tl.imaging.load_digits("train").images[:count]
+images = tl.data.load_digits("train").images[:count]
 optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
 for _ in range(epochs):
     for batch in images[torch.randperm(count)].split(64):
@@ -45,7 +45,7 @@ for _ in range(epochs):
 # 0.1.
 
 # %%
-x = tl.imaging.load_digits("test").images[: 10 if TINY else 100]
+x = tl.data.load_digits("test").images[: 10 if TINY else 100]
 with torch.no_grad():
     clean_code = encoder(x)
     code = clean_code + 0.1 * torch.randn(clean_code.shape, generator=torch.Generator().manual_seed(1))
@@ -54,7 +54,7 @@ with torch.no_grad():
 
 def quality(found):
     """Mean PSNR in dB."""
-    return float(tl.imaging.psnr(found, x).mean())
+    return float(tl.data.psnr(found, x).mean())
 
 
 print(f"decoder: {quality(decoded):.1f} dB, clamped to [0, 1]: {quality(decoded.clamp(0, 1)):.1f} dB")

@@ -20,7 +20,7 @@ torch.manual_seed(0)
 # Something that was trained elsewhere: here by a few epochs of Adam.
 
 # %%
-digits, held_out = tl.imaging.load_digits("train"), tl.imaging.load_digits("validation")
+digits, held_out = tl.data.load_digits("train"), tl.data.load_digits("validation")
 y, labels = digits.images[:count].flatten(1), digits.labels[:count]
 model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)

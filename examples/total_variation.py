@@ -27,18 +27,18 @@ shape = (1, 28, 28)
 # the samples to every operator that needs it.
 
 # %%
-task = tl.imaging.Inpainting(share=0.3, noise=0.02)
-images, held_out = tl.imaging.load_digits("train").images[:count], tl.imaging.load_digits("validation").images[:200]
+task = tl.data.Inpainting(share=0.3, noise=0.02)
+images, held_out = tl.data.load_digits("train").images[:count], tl.data.load_digits("validation").images[:200]
 train = task.degrade(images, torch.Generator().manual_seed(0))
 validation = task.degrade(held_out, torch.Generator().manual_seed(1))
-test = tl.imaging.load_digits("test").images[:200]
+test = tl.data.load_digits("test").images[:200]
 measured = task.degrade(test, torch.Generator().manual_seed(2))
 H = task.operator(shape)
 
 
 def quality(images):
     """Mean PSNR over the test images, in dB."""
-    return float(tl.imaging.psnr(images, test).mean())
+    return float(tl.data.psnr(images, test).mean())
 
 
 # %% [markdown]

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchlift.imaging import digits, mnist
-from torchlift.imaging.idx import read_idx
+from torchlift.data import digits, mnist
+from torchlift.data.idx import read_idx
 
 SEED = 2024
 

@@ -9,10 +9,16 @@ the same reason.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
+import torch
+
+import torchlift as tl
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "torchlift"
 
@@ -20,39 +26,29 @@ LAYERS = {
     "core": 0,
     "prox": 1,
     "operators": 1,
-    "regularisers": 1,
-    "distributed": 1,
-    "checkpoint": 1,
-    "planning": 1,
+    "parallel": 1,
+    "functions": 2,
     "data": 2,
-    "networks": 2,
-    "liftings": 2,
-    "losses": 2,
-    "engine": 2,
-    "solvers": 2,
-    "imaging": 2,
-    "priors": 2,
-    "records": 2,
-    "objective": 3,
-    "sweeps": 3,
-    "models": 3,
-    "training": 4,
-    "inversion": 4,
-    "contracts": 4,
-    "experiments": 5,
-    "configuration": 5,
-    "sklearn": 5,
-    "deepinv": 5,
-    "reproduce": 6,
+    "networks": 3,
+    "liftings": 3,
+    "solvers": 3,
+    "io": 4,
+    "sweeps": 4,
+    "objective": 5,
+    "training": 6,
+    "inversion": 6,
+    "testing": 6,
+    "contrib": 7,
     "cli": 7,
+    "lab": 8,
     "__main__": 8,
 }
 """A part may import lower layers and itself; parts of one layer never import each other."""
 
-SIDE = {"plot": {"core", "records"}, "report": {"core", "records"}}
+SIDE = {"report": {"core", "operators", "io"}}
 """Parts beside the layers, and all that they may import. Only the top layer may import them."""
 
-TOP = 5
+TOP = 7
 
 
 def violations(source: Path) -> list[str]:
@@ -122,6 +118,57 @@ def test_every_part_has_a_layer() -> None:
     assert parts - {"__init__"} <= LAYERS.keys() | SIDE.keys()
 
 
+def test_the_picture_in_contributing_is_the_table() -> None:
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.split("```text\n")[1].split("```")[0]
+    drawn: dict[str, int] = {}
+    for line in picture.splitlines():
+        if entry := re.match(r"( \d|  )  (\w+) {2,}", line):
+            drawn[entry[2]] = int(entry[1].strip() or [*drawn.values()][-1])
+    beside = {name: drawn.pop(name) for name in SIDE}
+    assert drawn == {name: layer for name, layer in LAYERS.items() if name != "__main__"}
+    assert set(beside.values()) == {0}  # at the foot of the picture
+
+
+def packages_of_a_step(package: str, function: Callable[[], object]) -> set[str]:
+    """The packages entered between two calls of a method `step` of a package, early in a run."""
+    function()  # imports happen outside the record
+    calls: list[tuple[str, str]] = []
+    prefix = f"{SOURCE}/"
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(prefix):
+            calls.append((code.co_filename.removeprefix(prefix).partition("/")[0], code.co_name))
+
+    sys.setprofile(record)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    _, first, second, *_ = (i for i, call in enumerate(calls) if call == (package, "step"))
+    return {name for name, _ in calls[first:second]}
+
+
+def drawn_way(heading: str) -> set[str]:
+    """The packages in the picture below a heading of CONTRIBUTING."""
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.split(f"### {heading}\n")[1].split("```text\n")[1].split("```")[0]
+    return {re.sub(r"[│├└─]", " ", line).split()[0] for line in picture.splitlines()}
+
+
+def test_a_training_step_goes_the_way_that_is_drawn() -> None:
+    network, data = tl.networks.MLP([4, 5, 2]), (torch.rand(20, 4), torch.rand(20, 2))
+    way = packages_of_a_step("training", lambda: tl.train(network, data, batch_size=5, steps=4, progress=False))
+    assert way == drawn_way("One training step"), "draw the new way in CONTRIBUTING.md"
+
+
+def test_a_step_of_an_inversion_goes_the_way_that_is_drawn() -> None:
+    network = tl.networks.MLP([4, 5, 2])
+    way = packages_of_a_step("inversion", lambda: tl.invert(network, torch.rand(3, 2)))
+    assert way == drawn_way("One step of an inversion"), "draw the new way in CONTRIBUTING.md"
+
+
 GOOD = {
     "prox/relu.py": "from torchlift.prox.base import ProximalActivation\nimport torch",
     "networks/mlp.py": "from torchlift import operators\nfrom torchlift.prox import ReLU",
@@ -135,9 +182,9 @@ BAD = {
     "siblings": ("networks/mlp.py", "import torchlift.liftings.bregman"),
     "from the package": ("solvers/admm.py", "from torchlift import networks"),
     "the front door": ("prox/relu.py", "import torchlift as tl"),
-    "a name of the front door": ("imaging/noise.py", "from torchlift import ReLU"),
-    "relative": ("losses/huber.py", "from ..networks.mlp import MLP"),
-    "relative to the package": ("losses/huber.py", "from .. import engine"),
+    "a name of the front door": ("data/noise.py", "from torchlift import ReLU"),
+    "relative": ("liftings/huber.py", "from ..networks.mlp import MLP"),
+    "relative to the package": ("liftings/huber.py", "from .. import networks"),
     "inside a function": ("operators/dense.py", "def f():\n    from torchlift.solvers import ADMM"),
     "for types only": (
         "operators/dense.py",
@@ -145,6 +192,7 @@ BAD = {
     ),
     "report sees more than core": ("report/table.py", "from torchlift.training import train"),
     "a low part reports": ("training/loop.py", "from torchlift.report import table"),
+    "the laboratory": ("cli/app.py", "from torchlift.lab.commands import COMMANDS"),
     "a part without a layer": ("misc/tools.py", "from torchlift.core import errors"),
 }
 

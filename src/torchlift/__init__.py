@@ -1,65 +1,62 @@
 """torchlift: lifted training and stable inversion of neural networks.
 
 Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
+
+Every name is loaded when it is first used, so that `torchlift --help` need not wait for torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
-
-from torchlift import (
-    liftings,
-    losses,
-    networks,
-    operators,
-    prox,
-)
-from torchlift.networks import lift
-from torchlift.networks.base import Storage, use_storage
-from torchlift.prox import (
-    CELU,
-    ELU,
-    ISRU,
-    Arctan,
-    Box,
-    GroupSoftThreshold,
-    Hardtanh,
-    Identity,
-    L2Ball,
-    LeakyReLU,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    Simplex,
-    Softmax,
-    Softplus,
-    Softsign,
-    SoftThreshold,
-    Squareplus,
-    Tanh,
-)
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchlift import contrib as contrib
     from torchlift import (
-        contracts,
         data,
-        engine,
-        imaging,
+        functions,
         inversion,
-        models,
+        io,
+        liftings,
+        networks,
         objective,
-        plot,
-        priors,
-        records,
-        regularisers,
+        operators,
+        parallel,
+        prox,
         report,
-        reproduce,
-        sklearn,
         solvers,
         sweeps,
+        testing,
         training,
     )
-    from torchlift import deepinv as deepinv  # not in __all__: `from torchlift import *` must not need the package
-    from torchlift.contracts import (
+    from torchlift import lab as lab
+    from torchlift.functions import losses, priors, regularisers
+    from torchlift.inversion import invert
+    from torchlift.networks import lift
+    from torchlift.objective import Objective
+    from torchlift.prox import (
+        CELU,
+        ELU,
+        ISRU,
+        Arctan,
+        Box,
+        GroupSoftThreshold,
+        Hardtanh,
+        Identity,
+        L2Ball,
+        LeakyReLU,
+        ReLU,
+        ReLU6,
+        Sigmoid,
+        Simplex,
+        Softmax,
+        Softplus,
+        Softsign,
+        SoftThreshold,
+        Squareplus,
+        Tanh,
+    )
+    from torchlift.report import plot
+    from torchlift.sweeps import Perturbation, RelativeStep, sweeping
+    from torchlift.testing import (
         check_activation,
         check_lifting,
         check_loss,
@@ -67,9 +64,6 @@ if TYPE_CHECKING:
         check_operator,
         check_solver,
     )
-    from torchlift.inversion import invert
-    from torchlift.objective import Objective
-    from torchlift.sweeps import Perturbation, RelativeStep, sweeping
     from torchlift.training import Phase, TrainOptions, initialise_weights, train
 
 __version__ = "0.1.0"
@@ -106,80 +100,59 @@ __all__ = [
     "check_network",
     "check_operator",
     "check_solver",
-    "contracts",
     "data",
-    "engine",
-    "imaging",
+    "functions",
     "initialise_weights",
     "inversion",
     "invert",
+    "io",
     "lift",
     "liftings",
     "losses",
-    "models",
     "networks",
     "objective",
     "operators",
+    "parallel",
     "plot",
     "priors",
     "prox",
-    "records",
     "regularisers",
     "report",
-    "reproduce",
-    "sklearn",
     "solvers",
     "sweeping",
     "sweeps",
+    "testing",
     "train",
     "training",
 ]
 
-#: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
-_LATER = {
-    "contracts": "contracts",
-    "check_activation": "contracts",
-    "check_lifting": "contracts",
-    "check_loss": "contracts",
-    "check_network": "contracts",
-    "check_operator": "contracts",
-    "check_solver": "contracts",
-    "data": "data",
-    "deepinv": "deepinv",
-    "engine": "engine",
-    "imaging": "imaging",
-    "inversion": "inversion",
-    "invert": "inversion",
-    "models": "models",
-    "objective": "objective",
-    "Objective": "objective",
-    "plot": "plot",
-    "priors": "priors",
-    "records": "records",
-    "regularisers": "regularisers",
-    "report": "report",
-    "reproduce": "reproduce",
-    "sklearn": "sklearn",
-    "solvers": "solvers",
-    "sweeps": "sweeps",
-    "Perturbation": "sweeps",
-    "RelativeStep": "sweeps",
-    "sweeping": "sweeps",
-    "training": "training",
-    "Phase": "training",
-    "initialise_weights": "training",
-    "TrainOptions": "training",
-    "train": "training",
+#: Names that are no subpackages, and where they live.
+_HOMES = {
+    "torchlift.functions": ("losses", "priors", "regularisers"),
+    "torchlift.inversion": ("invert",),
+    "torchlift.networks": ("lift",),
+    "torchlift.objective": ("Objective",),
+    "torchlift.report": ("plot",),
+    "torchlift.sweeps": ("Perturbation", "RelativeStep", "sweeping"),
+    "torchlift.testing": tuple(name for name in __all__ if name.startswith("check_")),
+    "torchlift.training": ("Phase", "TrainOptions", "initialise_weights", "train"),
 }
-
-use_storage(lambda: cast("Storage", import_module("torchlift.models")))
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in __all__ and name not in ("contrib", "core", "lab"):
         raise AttributeError(f"module 'torchlift' has no attribute {name!r}")
-    part = import_module(f"torchlift.{_LATER[name]}")
-    return part if name == _LATER[name] else getattr(part, name)
+    home = _HOME_OF.get(name, "torchlift.prox" if name[0].isupper() else None)
+    value = import_module(f"torchlift.{name}") if home is None else _member(home, name)
+    globals()[name] = value
+    return value
+
+
+def _member(home: str, name: str) -> Any:
+    """A name of a package, or its subpackage of that name."""
+    package = import_module(home)
+    return getattr(package, name) if hasattr(package, name) else import_module(f"{home}.{name}")
 
 
 def __dir__() -> list[str]:

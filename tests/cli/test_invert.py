@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from torchlift.cli.app import run
-from torchlift.models import save_model
+from torchlift.io import save_model
 from torchlift.networks import lift
 
 Capture = pytest.CaptureFixture[str]

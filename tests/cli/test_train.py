@@ -15,12 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from cli.runs import TINY
-from torchlift.checkpoint import Checkpoints
 from torchlift.cli import main
-from torchlift.configuration import read_configuration
-from torchlift.imaging import load_digits
-from torchlift.models import load_model
-from torchlift.records import environment
+from torchlift.cli.settings import read_configuration
+from torchlift.data import load_digits
+from torchlift.io import Checkpoints, load_model
+from torchlift.report.records import environment
 from torchlift.training import read_history
 
 Capture = pytest.CaptureFixture[str]
@@ -181,10 +180,10 @@ def test_unrolled_networks_know_the_task(capsys: Capture, task: str, kind: str) 
         ("--network.kind", "Perceptron", "--network.activation", "box", "--network.parameters", 0, 1),
         ("--network.activation", "leaky-relu", "--network.parameters", 0.1, "--network.depth", 3),
         ("--network.dtype", "float64", "--training.weights", "balanced"),
-        ("--training.lifting", "bregman", "--training.mu", 0.1, "--training.solver", "prox-adam", "--training.lr", 0.1),
+        ("--training.lifting", "bregman", "--training.mu", 0.1, "--training.solver", "fista", "--training.lr", 0.1),
         ("--training.lifting", "mac-qp", "--training.solver", "linearised-bcd", "--training.batch-size", "full"),
         ("--training.solver", "sgd", "--training.lr", 0.1, "--training.momentum", 0.9, "--training.anneal", "cosine"),
-        ("--training.solver", "isgm", "--training.tau", 0.5, "--training.lifting", "bregman"),
+        ("--training.solver", "implicit-stochastic-gradient", "--training.tau", 0.5, "--training.lifting", "bregman"),
         ("--training.loss", "huber", "--training.metrics", "mse", "nmse"),
     ],
     ids=lambda flags: " ".join(map(str, flags[1::2])),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from contracts.kept import assert_kept, named
-from torchlift.contracts.losses import ON_ITSELF, ON_VALUES, B, C, has_gradient, normal, target_for
-from torchlift.contracts.report import Check
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
-from torchlift.losses import LOSSES
+from torchlift.functions.losses import LOSSES
+from torchlift.testing.losses import ON_ITSELF, ON_VALUES, B, C, has_gradient, normal, target_for
+from torchlift.testing.report import Check
 
 every = pytest.mark.parametrize("name", LOSSES)
 smooth = pytest.mark.parametrize("name", [name for name, cls in LOSSES.items() if cls.smooth])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchlift.core.errors import InvalidValueError
-from torchlift.regularisers import REGULARISERS
+from torchlift.functions.regularisers import REGULARISERS
 
 every = pytest.mark.parametrize("name", REGULARISERS)
 smooth = pytest.mark.parametrize("name", [name for name, cls in REGULARISERS.items() if cls.smooth])

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import torchlift as tl
-from torchlift.contracts import ContractError, Report
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
-from torchlift.losses import Huber, Loss
+from torchlift.functions.losses import Huber, Loss
 from torchlift.networks import MLP, Network
 from torchlift.networks.form import UnifiedForm, assemble
 from torchlift.operators import Dense, LinearOperator
 from torchlift.prox import ProximalActivation, ReLU
 from torchlift.solvers import FISTA, ProximalGradient
 from torchlift.solvers.examples import lasso, ridge
+from torchlift.testing import ContractError, Report
 
 
 def broken(report: Report, check: str) -> str:

@@ -10,11 +10,11 @@ import safetensors.torch
 import torch
 
 from contracts.kept import assert_kept, named
-from torchlift.contracts.report import Check
-from torchlift.contracts.solvers import CHECKS, makes_progress, run
 from torchlift.core.errors import TorchliftError
 from torchlift.solvers import SOLVERS, BlockCoordinateDescent, Solver, solve, state_from_parts, state_to_parts
 from torchlift.solvers.examples import EXAMPLES
+from torchlift.testing.report import Check
+from torchlift.testing.solvers import CHECKS, makes_progress, run
 
 CASES = {f"{name} {index}": example for name in EXAMPLES for index, example in enumerate(EXAMPLES[name]())}
 every = pytest.mark.parametrize("case", CASES)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchlift.data import Batch, scale_warning
-from torchlift.imaging import Deblurring, Denoising, Inpainting, load_digits
+from torchlift.data import Batch, Deblurring, Denoising, Inpainting, load_digits, scale_warning
 
 DIGITS = load_digits("train", dtype=torch.float32)
 IMAGES, LABELS = DIGITS.images[:500], DIGITS.labels[:500]

@@ -9,9 +9,9 @@ import sys
 import torch
 
 import torchlift as tl
+from torchlift.functions.priors import Tikhonov
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
-from torchlift.priors import Tikhonov
 from torchlift.prox import ReLU
 
 METHODS = {

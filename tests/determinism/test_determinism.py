@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from determinism.run import METHODS, digest, numbers
+from torchlift.functions.losses import SquaredError
 from torchlift.liftings import Bregman
-from torchlift.losses import SquaredError
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
 from torchlift.prox import SoftThreshold

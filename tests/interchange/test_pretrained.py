@@ -28,8 +28,8 @@ def test_the_same_folder_as_models(tmp_path: Path) -> None:
     network = MLP([3, 4, 2], tl.SoftThreshold(0.1))
     network.save_pretrained(tmp_path / "a")
     y = torch.randn(2, 3)
-    assert torch.equal(tl.models.load_model(tmp_path / "a")(y), network(y))
-    tl.models.save_model(tmp_path / "b", network)
+    assert torch.equal(tl.io.load_model(tmp_path / "a")(y), network(y))
+    tl.io.save_model(tmp_path / "b", network)
     assert torch.equal(MLP.from_pretrained(tmp_path / "b")(y), network(y))
 
 

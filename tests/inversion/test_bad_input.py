@@ -11,9 +11,9 @@ from torch import nn
 
 import torchlift as tl
 from torchlift.core.errors import InvalidTypeError, InvalidValueError, NotRepresentableError
+from torchlift.functions.priors import TotalVariation
 from torchlift.inversion import NestedAdam, Simultaneous, Sweep
 from torchlift.networks import Network
-from torchlift.priors import TotalVariation
 
 
 def network() -> Network:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import torchlift as tl
 from contracts.network_cases import CASES
 from torchlift.core.errors import InvalidValueError
+from torchlift.functions.priors import L1, Box, PlugAndPlay, Tikhonov, TotalVariation
 from torchlift.inversion import (
     ALGORITHMS,
     Inversion,
@@ -24,7 +25,6 @@ from torchlift.inversion import (
 from torchlift.inversion.door import memory_per_image
 from torchlift.inversion.layers import Layers
 from torchlift.networks import Network
-from torchlift.priors import L1, Box, PlugAndPlay, Tikhonov, TotalVariation
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from contracts.network_cases import CASES, Case
 from torchlift.core.tensors import Point
+from torchlift.functions.priors import L1
 from torchlift.inversion.door import HIDDEN_WEIGHT, check_mu
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.sweep import Sweep
 from torchlift.networks import Perceptron, lift
-from torchlift.priors import L1
 from torchlift.prox import Tanh
 
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.core.errors import TorchliftError
+from torchlift.functions.priors import L1, Box, Prior, Tikhonov, TotalVariation
 from torchlift.inversion import Exact, error_bound
 from torchlift.inversion.exact import LayerDistance
 from torchlift.liftings import Bregman
 from torchlift.operators import Dense
-from torchlift.priors import L1, Box, Prior, Tikhonov, TotalVariation
 from torchlift.prox import ProximalActivation
 
 ACTIVATIONS = {"relu": tl.ReLU(), "soft-threshold": tl.SoftThreshold(0.2), "tanh": tl.Tanh()}

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.core.errors import TorchliftError
+from torchlift.functions.priors import Tikhonov
 from torchlift.inversion import RULES, Discrepancy, LCurve, Sure, WeightRule
 from torchlift.inversion.weights import _curvature, _vertex
-from torchlift.priors import Tikhonov
 
 NOISE = 0.3
 

@@ -6,7 +6,7 @@ import torch
 
 from contracts.network_cases import autoencoder
 from torchlift import lift
-from torchlift.imaging import load_digits
+from torchlift.data import load_digits
 from torchlift.objective import Objective
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchlift import lift, sweeping
+from torchlift.functions.losses import SquaredError
 from torchlift.liftings import Bregman
-from torchlift.losses import SquaredError
 from torchlift.networks import Residual, RungeKutta
 from torchlift.objective import Objective
 

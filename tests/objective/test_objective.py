@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchlift import liftings, losses, networks, prox
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
-from torchlift.engine import States
 from torchlift.objective import Objective
+from torchlift.objective.engine import States
 
 
 def _randn(seed: int, *shape: int) -> Tensor:

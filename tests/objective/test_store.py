@@ -16,8 +16,8 @@ from torchlift import networks, prox
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
 from torchlift.core.tensors import Point
 from torchlift.data import as_batches
-from torchlift.engine import Layout
 from torchlift.objective import Objective, TrainingBatches
+from torchlift.objective.engine import Layout
 from torchlift.objective.problem import Split
 from torchlift.objective.store import StateStore, state_bytes
 from torchlift.solvers import ImplicitStochasticGradient, LinearisedBCD, Stopping, solve

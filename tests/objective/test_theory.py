@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from torchlift import liftings, losses, networks, prox
-from torchlift.engine import Gradients, States
 from torchlift.networks import MLP, Network
 from torchlift.objective import Objective
+from torchlift.objective.engine import Gradients, States
 
 BATCH = 12
 

@@ -13,9 +13,9 @@ import torchlift as tl
 from fuzz.cases import CASES
 from fuzz.mutations import sealed
 from torchlift import __version__
-from torchlift.checkpoint import Checkpoints
-from torchlift.configuration import read_configuration
+from torchlift.cli.settings import read_configuration
 from torchlift.core.errors import DataError, InvalidValueError
+from torchlift.io import Checkpoints
 from torchlift.networks import MLP
 from torchlift.training import read_history
 

@@ -10,8 +10,8 @@ import torch
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.tensors import Point
+from torchlift.functions.regularisers import L1, NuclearNorm, Ridge
 from torchlift.operators import Dense, FiniteDifference, Identity
-from torchlift.regularisers import L1, NuclearNorm, Ridge
 from torchlift.solvers import (
     ADMM,
     FISTA,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchlift.core.errors import TorchliftError
 from torchlift.core.problem import CompositeProblem
 from torchlift.core.tensors import Point
-from torchlift.regularisers import L1
+from torchlift.functions.regularisers import L1
 from torchlift.solvers import (
     BlockCoordinateDescent,
     Constant,

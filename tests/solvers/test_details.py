@@ -14,8 +14,8 @@ from torch import Tensor
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.tensors import Point
+from torchlift.functions.regularisers import L1
 from torchlift.operators import Identity
-from torchlift.regularisers import L1
 from torchlift.solvers import (
     ADMM,
     FISTA,

@@ -14,8 +14,8 @@ from torch import Tensor
 from torchlift.core.errors import TorchliftError
 from torchlift.core.solution import Result
 from torchlift.core.tensors import Point
+from torchlift.functions.regularisers import L1
 from torchlift.operators import Dense, Identity
-from torchlift.regularisers import L1
 from torchlift.solvers import (
     ADMM,
     FISTA,

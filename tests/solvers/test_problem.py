@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.tensors import Factor, Point, add, scale
-from torchlift.regularisers import L1, NonNegative
+from torchlift.functions.regularisers import L1, NonNegative
 from torchlift.solvers import ProximalGradient, Stopping, solve
 from torchlift.solvers.examples import normal
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.tensors import Point
-from torchlift.regularisers import L1, ElasticNet, NonNegative, NuclearNorm, Ridge
+from torchlift.functions.regularisers import L1, ElasticNet, NonNegative, NuclearNorm, Ridge
 from torchlift.solvers import (
     FISTA,
     Backtracking,

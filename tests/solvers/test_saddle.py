@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torchlift.core.solution import Result
+from torchlift.functions.regularisers import L1, ElasticNet, Interval, NonNegative, Regulariser, Ridge
 from torchlift.operators import Dense, FiniteDifference, Identity, Mask
-from torchlift.regularisers import L1, ElasticNet, Interval, NonNegative, Regulariser, Ridge
 from torchlift.solvers import (
     ADMM,
     FISTA,

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchlift as tl
 from contracts.network_cases import CASES
-from torchlift.experiments.step_modules import Depthwise, GatedMLP, Transformer, UNet, residual_18
+from torchlift.lab.benchmarks.step_modules import Depthwise, GatedMLP, Transformer, UNet, residual_18
 from torchlift.prox import ACTIVATIONS
 from torchlift.sweeps import Perturbation, checkpoint_contexts, sweeping
 from torchlift.sweeps.activation import perturbed

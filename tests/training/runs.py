@@ -21,8 +21,8 @@ import torch
 
 import torchlift as tl
 from torchlift.core.errors import DataError
+from torchlift.functions.regularisers import L1, Ridge
 from torchlift.liftings import Bregman, Contrastive, Conventional
-from torchlift.regularisers import L1, Ridge
 from torchlift.solvers import Backtracking, BlockCoordinateDescent, ImplicitStochasticGradient, ProximalGradient
 from torchlift.training import BackPropagation, SweepDescent, TrainingInterrupted
 

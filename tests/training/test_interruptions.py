@@ -16,9 +16,9 @@ import torch
 
 import torchlift as tl
 from forks import Forks
-from torchlift.checkpoint import Checkpoints
 from torchlift.core.errors import TorchliftError
 from torchlift.core.solution import Result
+from torchlift.io import Checkpoints
 from torchlift.liftings import Bregman, Conventional
 from torchlift.training import TrainingInterrupted
 from training.runs import arguments, train

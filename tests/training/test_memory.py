@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import torchlift as tl
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
 from torchlift.data import as_batches
-from torchlift.experiments.measure import PeakMemory
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.functions.regularisers import Ridge
+from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.liftings import Bregman, Contrastive, Conventional
-from torchlift.losses import CrossEntropy, Loss, SquaredError
-from torchlift.regularisers import Ridge
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import Phase, SweepDescent
 from torchlift.training.available import available_memory, read_available

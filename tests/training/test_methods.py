@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
 from torchlift.data import as_batches
+from torchlift.functions.losses import SquaredError
 from torchlift.liftings import Bregman, Contrastive, Lifting
-from torchlift.losses import SquaredError
 from torchlift.solvers import BlockCoordinateDescent, ImplicitStochasticGradient, LinearisedBCD, ProximalAdam
 from torchlift.training import (
     BackPropagation,

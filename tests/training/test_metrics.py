@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchlift import losses, networks
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
-from torchlift.imaging import load_digits, psnr, ssim
+from torchlift.data import load_digits, psnr, ssim
 from torchlift.operators import Context
 from torchlift.training.metrics import METRICS, Metric, as_metrics, evaluate
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ LIFTINGS = (None, Conventional(), MACQP(1.0), Classical(1.0), Fenchel(1.0), Breg
 @pytest.fixture(scope="module")
 def digits() -> tuple[Tensor, Tensor]:
     """Images of 7 × 7 pixels, and labels."""
-    images, labels = tl.imaging.load_digits("train")
+    images, labels = tl.data.load_digits("train")
     return avg_pool2d(images[:300], 4), labels[:300]
 
 
@@ -169,7 +168,7 @@ def test_image_shaped_network_and_sequential(digits: tuple[Tensor, Tensor]) -> N
 
 @pytest.mark.parametrize("lifting", [None, Bregman(1.0)])
 def test_unrolled_network_with_masks(lifting: Lifting | None, digits: tuple[Tensor, Tensor]) -> None:
-    task, images = tl.imaging.Inpainting(0.5), digits[0][:60]
+    task, images = tl.data.Inpainting(0.5), digits[0][:60]
     y, mask = task.degrade(images, torch.Generator().manual_seed(0))
     dictionary = tl.operators.Conv2d(torch.randn(1, 4, 3, 3) / 3, (4, 7, 7), padding=1)
     network = tl.networks.LISTA(task.operator((1, 7, 7)), dictionary, 2, threshold=0.01, context=mask)
@@ -255,13 +254,12 @@ def test_tolerance_without_validation(size: Any, noisy: tuple[Tensor, Tensor]) -
     assert abs(before - last) <= 0.05 * max(before, last)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("lifting", [None, Bregman(1.0)])
 def test_time_limit(lifting: Lifting | None, noisy: tuple[Tensor, Tensor]) -> None:
-    begin = time.monotonic()
     result = tl.train(denoiser(), noisy, lifting=lifting, time_limit=0.4)
     assert result.result is Result.TIME_LIMIT
-    assert 0.4 <= result.seconds < 0.8
-    assert time.monotonic() - begin < 5
+    assert 0.4 <= result.seconds < 0.5
     assert result.history[-1]["step"] == result.steps
 
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import torchlift as tl
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError
+from torchlift.functions.losses import CrossEntropy
+from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import Bregman, Contrastive
-from torchlift.losses import CrossEntropy
-from torchlift.regularisers import Ridge
 from torchlift.solvers import LinearisedBCD
 from torchlift.training import SweepDescent
 from torchlift.training.checked import CheckedBatches

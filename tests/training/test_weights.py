@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchlift import losses, prox
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
-from torchlift.imaging import Denoising, load_digits, psnr
+from torchlift.data import Denoising, load_digits, psnr
 from torchlift.networks import LISTA, MLP, Chain, Perceptron, Residual, ResNet, Shallow, lift
 from torchlift.operators import Identity
 from torchlift.training.draws import weight_of

@@ -22,11 +22,11 @@ from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.solution import Record as Step
-from torchlift.imaging import psnr
+from torchlift.data import psnr
+from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
-from torchlift.priors import PRIORS, Prior
-from torchlift.records import environment
+from torchlift.report.records import environment
 from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
@@ -83,7 +83,6 @@ class Invert(Command):
     """Threads of torch; its own choice by default."""
 
     def collect(self) -> Record:
-        self._check()
         network = read_model(self.model, self.weights, self.input_shape or None)
         truth, y = self._outputs(network)
         start = self._start(network, y)
@@ -105,7 +104,7 @@ class Invert(Command):
                 words += map(str, value if isinstance(value, tuple) else [value])
         return shlex.join(words)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
         if self.images is not None:
@@ -221,7 +220,6 @@ class Invert(Command):
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        self.out.mkdir(parents=True, exist_ok=True)
         np.save(unlinked(self.out / "x.npy"), found.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):
@@ -230,7 +228,7 @@ class Invert(Command):
                 files.append(name)
         if not can_draw():
             return files
-        from torchlift import plot
+        from torchlift.report import plot
 
         if is_picture(tuple(found.x.shape[1:])):
             write_pictures(unlinked(self.out / "images"), found.x)

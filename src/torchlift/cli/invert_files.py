@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchlift.configuration.arrays import read_npy, read_safetensors
-from torchlift.configuration.own_code import call_named
+from torchlift.cli.settings.arrays import read_npy, read_safetensors
+from torchlift.cli.settings.own_code import call_named
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import opened, unlinked
-from torchlift.imaging.idx import read_idx
-from torchlift.models import load_model
+from torchlift.data.idx import read_idx
+from torchlift.io import load_model
 from torchlift.networks import Network, lift
 
 MOST_PICTURES = 1000

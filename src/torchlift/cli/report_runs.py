@@ -9,9 +9,8 @@ from pathlib import Path
 from torchlift.cli.report_invert import inversion_record
 from torchlift.cli.report_train import training_record
 from torchlift.core.errors import DataError, message
-from torchlift.records import Record, load_record
-from torchlift.records.files import FOLDER
-from torchlift.reproduce import ITEMS
+from torchlift.report.records import Record, load_record
+from torchlift.report.records.files import FOLDER, PAPER_ORDER
 
 KINDS: dict[str, Callable[[Path], Record]] = {
     FOLDER: load_record,
@@ -20,7 +19,7 @@ KINDS: dict[str, Callable[[Path], Record]] = {
 }
 """What a folder of finished work holds, and how it is read."""
 
-_PLACES = {name: place for place, name in enumerate(ITEMS)}
+_PLACES = {name: place for place, name in enumerate(PAPER_ORDER)}
 """The order of the paper, for items of the reproduction."""
 
 

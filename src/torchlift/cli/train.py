@@ -18,8 +18,7 @@ from rich.console import Console
 
 from torchlift import __version__
 from torchlift.cli.command import Command, Record
-from torchlift.cli.train_report import plan, show_plan, show_result
-from torchlift.configuration import (
+from torchlift.cli.settings import (
     Configuration,
     DataSettings,
     NetworkSettings,
@@ -31,14 +30,15 @@ from torchlift.configuration import (
     settle,
     write_configuration,
 )
-from torchlift.configuration.files import to_plain
+from torchlift.cli.settings.files import to_plain
+from torchlift.cli.train_report import plan, show_plan, show_result
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import unlinked
 from torchlift.core.solution import Result, SolverError
-from torchlift.distributed import Mesh, on_first, process_group, restarted
-from torchlift.distributed.mesh import TIMEOUT
-from torchlift.models import save_model
-from torchlift.records import environment
+from torchlift.io import save_model
+from torchlift.parallel import Mesh, on_first, process_group, restarted
+from torchlift.parallel.mesh import TIMEOUT
+from torchlift.report.records import environment
 from torchlift.training import Training, TrainingInterrupted, read_history
 
 CONFIG = "config.toml"
@@ -49,6 +49,7 @@ class Train(Command):
     """Train a network by lifting, or by back-propagation, as a TOML file and flags say."""
 
     name: ClassVar[str] = "train"
+    replaces: ClassVar[bool] = True  # `_check_folder` knows what a run would spoil
 
     config: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[CONFIG.toml]")] = None
     """A TOML file with sections [data], [network], [training] and [[phase]]; flags count for more than the file."""
@@ -130,7 +131,6 @@ class Train(Command):
 
     def _keep(self, configuration: Configuration) -> None:
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
             write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
 
     def show(self, record: Record, console: Console) -> None:
@@ -139,7 +139,7 @@ class Train(Command):
     def save(self, record: Record) -> None:
         """The curves, where matplotlib is installed."""
         if self.out is not None and "curves.png" in record["files"]:
-            from torchlift import plot
+            from torchlift.report import plot
 
             history = read_history(self.out / "history.jsonl")
             if len(history):
@@ -201,8 +201,7 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     network = training.network
     configuration = setup.configuration
     record = {
-        "configuration": {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
-        | {"phase": [to_plain(phase) for phase in configuration.phase]},
+        "configuration": to_plain(configuration),
         "environment": environment(),
         "network": {
             "kind": configuration.network.kind,

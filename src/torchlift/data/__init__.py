@@ -1,21 +1,36 @@
-"""Training data of every kind as numbered batches that can be asked for again."""
+"""Data: batches that can be asked for again by number, bundled digits, imaging tasks and image metrics."""
 
 from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
+from torchlift.data.digits import Digits, load_digits
 from torchlift.data.drawn import DrawnBatches
 from torchlift.data.iterable import IterableBatches
 from torchlift.data.loader import LoaderBatches
+from torchlift.data.metrics import psnr, ssim
+from torchlift.data.mnist import load_mnist
 from torchlift.data.scale import scale_warning
+from torchlift.data.tasks import TASKS, Deblurring, Degraded, Denoising, Inpainting, Task
 from torchlift.data.tensors import TensorBatches
 
 __all__ = [
+    "TASKS",
     "Batch",
     "Batches",
     "Data",
+    "Deblurring",
+    "Degraded",
+    "Denoising",
+    "Digits",
     "DrawnBatches",
+    "Inpainting",
     "IterableBatches",
     "LoaderBatches",
+    "Task",
     "TensorBatches",
     "as_batches",
+    "load_digits",
+    "load_mnist",
+    "psnr",
     "scale_warning",
+    "ssim",
 ]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
+from torchlift.functions.priors import Part
+from torchlift.functions.priors.functions import Implicit, Interval
 from torchlift.inversion.problem import BREGMAN, InversionProblem, per_image
 from torchlift.operators import Identity
-from torchlift.priors import Part
-from torchlift.priors.functions import Implicit, Interval
 from torchlift.prox import ProximalActivation
 from torchlift.solvers import SaddleProblem, Term
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
+from torchlift.functions.priors import Prior, Split
+from torchlift.functions.priors.base import check_prior
 from torchlift.inversion import door
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.nested import Nested
@@ -22,8 +24,6 @@ from torchlift.inversion.state import Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
 from torchlift.operators import Context
-from torchlift.priors import Prior, Split
-from torchlift.priors.base import check_prior
 
 
 @torch.no_grad()

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.tensors import Point, add_scaled
+from torchlift.functions.priors.functions import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.solver import InversionSolver, input_step
 from torchlift.inversion.state import InversionState, Status
-from torchlift.priors.functions import along
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
 

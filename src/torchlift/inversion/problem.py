@@ -9,12 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchlift.functions.priors import Split
+from torchlift.functions.priors.functions import along
 from torchlift.inversion.layers import Layers, Tensors
 from torchlift.liftings import Bregman
 from torchlift.operators import Context
 from torchlift.operators.context import map_context
-from torchlift.priors import Split
-from torchlift.priors.functions import along
 from torchlift.prox import Box, Identity, ProximalActivation, ReLU
 
 BREGMAN = Bregman()

@@ -11,11 +11,11 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
+from torchlift.functions.priors.functions import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.solver import InversionSolver, auxiliary_step, input_step, input_steps
 from torchlift.inversion.state import InversionState
-from torchlift.priors.functions import along
 
 
 @dataclass(frozen=True, eq=False)

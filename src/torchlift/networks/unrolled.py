@@ -18,11 +18,18 @@ from torchlift.operators.physics import is_physics, physics_operator
 
 
 class Positive(nn.Module):
-    """`count` positive numbers, learned through their logarithms so that they stay positive."""
+    """`count` positive numbers, learned through their logarithms so that they stay positive.
 
-    def __init__(self, value: float, count: int, like: Tensor) -> None:
+    Arguments:
+        value: where they start.
+        count: one for each layer, or 1 for all.
+        like: whose dtype and device they have.
+        shape: of what each layer has; () for one number.
+    """
+
+    def __init__(self, value: float, count: int, like: Tensor, shape: Shape = ()) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.full((count,), math.log(value), dtype=like.dtype, device=like.device))
+        self.log = nn.Parameter(torch.full((count, *shape), math.log(value), dtype=like.dtype, device=like.device))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [{"params": [self.log], "kind": "logarithm", "stacked": True}]
@@ -62,7 +69,7 @@ class Unrolled(Network):
     def with_operator(self, H: LinearOperator) -> Unrolled:
         """The same network, sharing its parameters, for another forward model on the same images.
 
-        Args:
+        Arguments:
             H: image → measurement.
         """
         where = f"{type(self).__name__}.with_operator"
@@ -95,7 +102,7 @@ def as_operator(
 def forward_model(where: str, value: object, shape: Shape | None, context: Context) -> LinearOperator:
     """H as an operator, from one, from a matrix, or from a physics of deepinv.
 
-    Args:
+    Arguments:
         where: whose argument it is.
         value: H.
         shape: that of images, which a physics need not know; None for its own `img_size`.
@@ -105,7 +112,7 @@ def forward_model(where: str, value: object, shape: Shape | None, context: Conte
         return as_operator(where, value)
     shape = getattr(value, "img_size", None) if shape is None else shape
     if shape is None:
-        hint = "Try torchlift.deepinv.from_physics(physics, (channels, height, width))."
+        hint = "Try torchlift.contrib.deepinv.from_physics(physics, (channels, height, width))."
         invalid_value(where, "a physics with an img_size", f"a {type(value).__name__} without one", hint)
     return physics_operator(where, cast("nn.Module", value), shape, context)
 

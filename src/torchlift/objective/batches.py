@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from torchlift.checkpoint import Piece
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point, finite_blocks
 from torchlift.data import Batch, Batches
-from torchlift.distributed import Mesh, MeshSharing, Share
+from torchlift.io import Piece
 from torchlift.objective.distributed_problem import DistributedProblem, publish_parts
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
@@ -21,6 +20,7 @@ from torchlift.objective.pieces import kept_pieces, parameter_pieces
 from torchlift.objective.problem import NetworkParameters, Split, TrainingProblem
 from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.objective.store import StateStore
+from torchlift.parallel import Mesh, MeshSharing, Share
 from torchlift.solvers.implicit_sgd import StochasticProblem
 
 

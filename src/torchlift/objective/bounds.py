@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.distributed import Share
-from torchlift.engine import StackedEngine, States
 from torchlift.networks import UnifiedForm
+from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.fit import definite_factor, few_samples
 from torchlift.objective.objective import Objective
 from torchlift.operators import BlockOperator, Context, Dense, LinearOperator, Scaled
+from torchlift.parallel import Share
 
 
 @torch.no_grad()

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
+from torchlift.functions.regularisers import L1, Interval, NonNegative, Regulariser
 from torchlift.liftings import Lifting
 from torchlift.prox import Identity, ProximalActivation
-from torchlift.regularisers import L1, Interval, NonNegative, Regulariser
 
 
 def prox(

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Result, SolverError, StepFailure
-from torchlift.distributed import Share
 from torchlift.objective import free_energy
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
 from torchlift.operators import Context
+from torchlift.parallel import Share
 
 
 @torch.no_grad()

@@ -9,10 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torchlift.checkpoint import Piece
 from torchlift.core.tensors import Factor, Point
-from torchlift.distributed import MeshSharing, Share
-from torchlift.engine import Layout, StackedEngine, States
+from torchlift.io import Piece
 from torchlift.objective.bounds import (
     block_norms,
     coupled_bound,
@@ -21,6 +19,7 @@ from torchlift.objective.bounds import (
     state_bound,
     with_ones,
 )
+from torchlift.objective.engine import Layout, StackedEngine, States
 from torchlift.objective.initial import coupled, initialise
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.objective import Objective
@@ -37,6 +36,7 @@ from torchlift.objective.problem import (
 )
 from torchlift.objective.report import Report
 from torchlift.operators import Context, Dense
+from torchlift.parallel import MeshSharing, Share
 
 T = TypeVar("T")
 

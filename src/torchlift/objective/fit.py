@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from torchlift.distributed import Share
+from torchlift.parallel import Share
 
 Direction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Θ ↦ the step of the majoriser, and the norm by which it is judged, (J,)."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
-from torchlift.distributed import MeshSharing, Share
-from torchlift.engine import Engine, States
+from torchlift.objective.engine import Engine, States
 from torchlift.operators import Context
+from torchlift.parallel import MeshSharing, Share
 from torchlift.solvers import FISTA, Backtracking, Stopping, solve
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
-from torchlift.engine import Layout, States
 from torchlift.networks import Network
+from torchlift.objective.engine import Layout, States
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
-from torchlift.distributed import Mesh
-from torchlift.engine import Setting, StackedEngine, States
 from torchlift.networks import Chain
+from torchlift.objective.engine import Setting, StackedEngine, States
 from torchlift.objective.initial import initialise
 from torchlift.objective.objective import Objective
 from torchlift.objective.part_engine import Elsewhere, PartEngine
 from torchlift.objective.partition import cut_out, matching, partition
 from torchlift.operators import Context
+from torchlift.parallel import Mesh
 
 
 class LayerPart:

@@ -12,15 +12,25 @@ from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_like, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.engine import ENGINES, Engine, GeneralEngine, Gradients, Layout, Setting, StackedEngine, States, Want
+from torchlift.functions.losses import Loss, SquaredError
+from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Lifting
-from torchlift.losses import Loss, SquaredError
 from torchlift.networks import Network
 from torchlift.objective import combined, free_energy
+from torchlift.objective.engine import (
+    ENGINES,
+    Engine,
+    GeneralEngine,
+    Gradients,
+    Layout,
+    Setting,
+    StackedEngine,
+    States,
+    Want,
+)
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
 from torchlift.operators import Context
-from torchlift.regularisers import Regulariser
 
 T = TypeVar("T")
 

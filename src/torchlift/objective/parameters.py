@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from torchlift.core.tensors import Point
-from torchlift.distributed import Share
-from torchlift.engine import StackedEngine, States
-from torchlift.engine.stacked import Segment
+from torchlift.functions.losses import SquaredError
+from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import MACQP
 from torchlift.liftings.quadratic import QuadraticLifting
-from torchlift.losses import SquaredError
+from torchlift.objective.engine import StackedEngine, States
+from torchlift.objective.engine.stacked import Segment
 from torchlift.objective.fit import LayerFit, few_samples, fit
 from torchlift.objective.objective import Objective
-from torchlift.regularisers import Ridge
+from torchlift.parallel import Share
 from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
 
 

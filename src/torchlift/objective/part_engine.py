@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape
-from torchlift.distributed import Mesh
-from torchlift.distributed.mesh import Transfer
-from torchlift.engine import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
 from torchlift.networks.form import UnifiedForm
+from torchlift.objective.engine import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
 from torchlift.operators import Context, DenseRun
+from torchlift.parallel import Mesh
+from torchlift.parallel.mesh import Transfer
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from itertools import groupby
 
 from torch import Tensor
 
-from torchlift.checkpoint import Piece, whole_piece
-from torchlift.checkpoint.shards import everywhere
-from torchlift.distributed import Mesh, Share, shares
+from torchlift.io import Piece, whole_piece
+from torchlift.io.shards import everywhere
 from torchlift.objective.layer_part import LayerPart
+from torchlift.parallel import Mesh, Share, shares
 
 
 def parameter_pieces(tensors: Sequence[Tensor], mesh: Mesh, part: LayerPart | None) -> list[Piece]:

@@ -11,14 +11,14 @@ from torch import Tensor
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
-from torchlift.distributed import Mesh
-from torchlift.engine import States, Want
 from torchlift.networks import Network
 from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
+from torchlift.objective.engine import States, Want
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.objective.report import Report
 from torchlift.operators import Context
+from torchlift.parallel import Mesh
 
 T = TypeVar("T")
 Split: TypeAlias = Literal["whole", "odd-even", "layers"]

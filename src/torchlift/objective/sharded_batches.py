@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchlift.data import Batch, Batches
-from torchlift.distributed import Mesh, Share, shares
 from torchlift.operators.context import map_context
+from torchlift.parallel import Mesh, Share, shares
 
 
 class ShardedBatches(Batches):

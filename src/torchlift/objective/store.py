@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
-from torchlift.engine import Layout, States
+from torchlift.objective.engine import Layout, States
 from torchlift.prox import ProximalActivation, Simplex, Softmax
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
@@ -19,6 +21,13 @@ from torchlift.operators.geometry import (
     window_count,
     window_extent,
 )
+from torchlift.operators.norms import EXACT_UP_TO
+from torchlift.operators.spectrum import FINE, filter_norm, worst_waves
+
+#: Channels up to which singular values at every frequency are cheap.
+FEW_CHANNELS = 8
+#: A norm bound exceeds the norm by at most this factor.
+SHARP = 1.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +101,23 @@ class Conv2d(LinearOperator):
         spare = max(unread[0], 0), max(unread[1], 0)
         x = conv_transpose2d(y, self.weight, None, self.stride, self._lead, spare, self.groups, self.dilation)
         return x if min(unread) >= 0 else x[..., :height, :width]
+
+    def norm_bound(self, context: Context = None) -> float:
+        plain = (self.stride, self.dilation, self.groups) == ((1, 1), (1, 1), 1)
+        few = min(self.weight.shape[:2]) <= FEW_CHANNELS and math.prod(self.input_shape) > EXACT_UP_TO
+        if not (plain and few and max(self.weight.shape[2:]) <= FINE // 8):
+            return super().norm_bound(context)
+        return self._spectral_norm() or super().norm_bound(context)
+
+    @torch.no_grad()
+    def _spectral_norm(self) -> float | None:
+        """The bound for images of every size, if the worst wave shows that it is sharp for this one."""
+        weight = self.weight.detach().double()
+        bound = float(filter_norm(weight, FINE))
+        x = worst_waves(weight, self.input_shape[1:])
+        y = replace(self, weight=weight).forward(x)
+        reached = float((y.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1).clamp(min=1e-300)).max())
+        return bound if 0 < bound <= SHARP * reached else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from torchlift.records import Grid
 from torchlift.report.markup import Html, join, tag
+from torchlift.report.records import Grid
 
 SIDE = 190.0
 """Of the longer side of a grid, in units of the drawing; a letter of a cell is 5 to 6 wide."""

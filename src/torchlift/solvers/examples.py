@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.tensors import Point
+from torchlift.functions.regularisers import L1
 from torchlift.operators import Dense, FiniteDifference
-from torchlift.regularisers import L1
 from torchlift.solvers.admm import ADMM
 from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import Solver

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_batch
 from torchlift.core.errors import TorchliftError
 from torchlift.data import Batch, Batches
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
 from torchlift.networks import Network
 from torchlift.training.modules import example_output
 

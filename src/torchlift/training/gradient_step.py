@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
-from torchlift.distributed import Share
 from torchlift.networks.dense_chain import DenseForm
 from torchlift.objective import Objective
 from torchlift.objective.contrast import contrast
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.sharded_batches import ShardedBatches
+from torchlift.parallel import Share
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.losses import CrossEntropy, Loss, SquaredError
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.networks.reader import Site, Term

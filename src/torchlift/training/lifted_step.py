@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from torchlift.checkpoint import Piece, Stored
 from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
-from torchlift.distributed import Mesh
+from torchlift.io import Piece, Stored
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem
 from torchlift.objective.distributed_problem import DistributedProblem
 from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.problem import Split
 from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.objective.store import StateStore
+from torchlift.parallel import Mesh
 from torchlift.solvers import ImplicitStochasticGradient, Solver, state_from_parts, state_to_parts
 from torchlift.solvers.state import Number, state_points
 from torchlift.training.step import LatentSettings, Needs, Parts, TrainMethod, TrainStep, Work, spread

@@ -15,7 +15,7 @@ from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.data import Batches, TensorBatches
 from torchlift.data.drawn import DrawnBatches
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.store import state_bytes

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.imaging import psnr, ssim
-from torchlift.losses import CrossEntropy, Loss
+from torchlift.data import psnr, ssim
+from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.operators import Context
 from torchlift.training.modules import apply, in_mode
 

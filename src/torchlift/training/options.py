@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.distributed import Mesh
-from torchlift.regularisers import Regulariser
+from torchlift.functions.regularisers import Regulariser
+from torchlift.parallel import Mesh
 
 if TYPE_CHECKING:
     from torchlift.training.phase import Phase

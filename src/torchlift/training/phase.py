@@ -15,12 +15,12 @@ from torch import nn
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batches
-from torchlift.distributed import Mesh
+from torchlift.functions.losses import Loss
 from torchlift.liftings import Lifting
-from torchlift.losses import Loss
 from torchlift.networks import Chain, Network
 from torchlift.objective.partition import partition
 from torchlift.objective.store import check_state_dtype
+from torchlift.parallel import Mesh
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions

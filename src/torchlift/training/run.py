@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.checkpoint import Checkpoint, Checkpoints, Stored, whole_piece
-from torchlift.checkpoint.folders import writing
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
+from torchlift.io import Checkpoint, Checkpoints, Stored, whole_piece
+from torchlift.io.folders import writing
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchlift.checkpoint import Checkpoint, Checkpoints, Piece, write_index, write_shard
-from torchlift.checkpoint.folders import hidden, writing
 from torchlift.core.errors import DataError
-from torchlift.distributed import Mesh, on_all
+from torchlift.io import Checkpoint, Checkpoints, Piece, write_index, write_shard
+from torchlift.io.folders import hidden, writing
+from torchlift.parallel import Mesh, on_all
 
 
 class SharedCheckpoints:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
 from torchlift.data import Batch, Batches, TensorBatches
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
 from torchlift.training.modules import apply, in_mode

@@ -7,7 +7,7 @@ from torch import nn
 
 from torchlift.core.errors import NotRepresentableError, TorchliftError
 from torchlift.data import Batches
-from torchlift.losses import Loss
+from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.training.balance import asleep
 from torchlift.training.phase import Phase

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.checkpoint import Piece, Stored, whole_piece
 from torchlift.data import Batches
-from torchlift.distributed import Mesh
+from torchlift.functions.losses import Loss
+from torchlift.functions.regularisers import Regulariser
+from torchlift.io import Piece, Stored, whole_piece
 from torchlift.liftings import Lifting
-from torchlift.losses import Loss
-from torchlift.regularisers import Regulariser
+from torchlift.parallel import Mesh
 from torchlift.solvers.state import Number
 
 Budget = Callable[[int], float]

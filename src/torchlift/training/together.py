@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from torchlift.data import Batch
-from torchlift.distributed import Mesh, agreed_clock, check_agreement, on_first
 from torchlift.operators.context import context_tensors
+from torchlift.parallel import Mesh, agreed_clock, check_agreement, on_first
 from torchlift.training.step import tensors_of
 
 T = TypeVar("T")

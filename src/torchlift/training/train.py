@@ -17,16 +17,16 @@ from typing import Any, Literal
 from torch import nn
 from torch.utils.data import DataLoader
 
-from torchlift.checkpoint import Checkpoint, Checkpoints
-from torchlift.checkpoint.folders import writing
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
-from torchlift.distributed import Mesh, as_mesh
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.io import Checkpoint, Checkpoints
+from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
-from torchlift.losses import CrossEntropy, Loss, SquaredError
 from torchlift.objective.partition import describe, partition
+from torchlift.parallel import Mesh, as_mesh
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History

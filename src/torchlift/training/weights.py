@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_finite, check_like, check_number, check_positive, check_size
 from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
-from torchlift.losses import CrossEntropy, Loss, SquaredError
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain
 from torchlift.training.balance import balance
 from torchlift.training.draws import DRAWS, LayerStart

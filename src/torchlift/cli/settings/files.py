@@ -1,0 +1,114 @@
+"""Configurations as TOML files."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from torchlift.cli.settings.fields import check_choice, settings_from
+from torchlift.cli.settings.settings import (
+    Configuration,
+    DataSettings,
+    NetworkSettings,
+    PhaseSettings,
+    TrainingSettings,
+)
+from torchlift.core.errors import DataError, InvalidTypeError, message
+from torchlift.core.files import read_bytes
+
+tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+SECTIONS: dict[str, type] = {"data": DataSettings, "network": NetworkSettings, "training": TrainingSettings}
+LARGEST = 1 << 18
+"""No configuration has more than 256 KiB."""
+MOST_PARTS = 20
+"""Of a dotted name."""
+_NO_NAMES = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*|\d\.\d")  # strings, comments, numbers with a point
+_BETWEEN_NAMES = re.compile(r"[^\w. \t-]")
+
+
+def read_configuration(path: str | Path) -> Configuration:
+    """The settings of a TOML file; what it does not mention has its default.
+
+    Raises:
+        DataError: there is no such file, or it is not TOML.
+        InvalidValueError, InvalidTypeError: a section, key or value is wrong; it says which, and what is near.
+    """
+    content = _parsed(Path(path))
+    for name in content:
+        check_choice(f"{path}: section", name, (*SECTIONS, "phase"))
+    sections: dict[str, Any] = {}
+    for name, kind in SECTIONS.items():
+        values = content.get(name, {})
+        if not isinstance(values, dict):
+            raise InvalidTypeError(message(f"{path}: {name}", f"a section [{name}]", type(values).__name__))
+        sections[name] = settings_from(kind, values, f"{path}: [{name}]", _others(kind))
+    phases = content.get("phase", [])
+    if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+        raise InvalidTypeError(message(f"{path}: phase", "tables [[phase]]", type(phases).__name__))
+    sections["phase"] = tuple(
+        settings_from(PhaseSettings, values, f"{path}: [[phase]] {number}", _others(PhaseSettings))
+        for number, values in enumerate(phases, start=1)
+    )
+    return Configuration(**sections)
+
+
+def write_configuration(path: Path, configuration: Configuration, heading: str = "") -> None:
+    """All settings that are not None, such that reading them gives the same configuration.
+
+    Arguments:
+        path: replaced as a whole.
+        configuration: what to write.
+        heading: a first line, as a comment.
+    """
+    text = (f"# {heading}\n\n" if heading else "") + tomli_w.dumps(to_plain(configuration))
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(part).chmod(0o644)
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def to_plain(settings: Any) -> Any:
+    """Settings that are not None, as values of JSON and TOML."""
+    if is_dataclass(settings):
+        values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return {name: to_plain(value) for name, value in values.items() if value is not None}
+    if isinstance(settings, tuple):
+        return [to_plain(item) for item in settings]
+    return str(settings) if isinstance(settings, Path) else settings
+
+
+def _others(kind: type) -> dict[str, type]:
+    return {f"[{name}]": other for name, other in SECTIONS.items() if other is not kind}
+
+
+def _parsed(path: Path) -> Mapping[str, Any]:
+    where = f"configuration {path}"
+    content = read_bytes(where, path, LARGEST, "a TOML file")
+    try:
+        text = content.decode("utf-8")
+        _check_names(text)
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deep
+        raise DataError(message(where, "a TOML file", str(error)[:200])) from error
+
+
+def _check_names(text: str) -> None:
+    """Refuse very long dotted names: the time that the parser takes for a.a.a.… grows with the square of its parts."""
+    if any(part.count(".") > MOST_PARTS for part in _BETWEEN_NAMES.split(_NO_NAMES.sub("x", text))):
+        raise ValueError(f"a name of more than {MOST_PARTS} parts")

@@ -1,0 +1,144 @@
+"""What the two estimators share: parameters, network, training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from torchlift.core.checks import check_number, check_shape
+from torchlift.core.errors import invalid_value
+from torchlift.functions.losses import Loss
+from torchlift.liftings import Lifting
+from torchlift.networks import MLP
+from torchlift.prox import ProximalActivation, as_activation
+from torchlift.training import train
+from torchlift.training.methods import SolverLike
+
+#: Samples that go through the network at once.
+CHUNK = 4096
+
+
+class LiftedEstimator(BaseEstimator):
+    """A multilayer perceptron trained by `torchlift.train`, in the dtype of the data.
+
+    Arguments:
+        hidden_layer_sizes: sizes of the hidden layers; () for an affine model.
+        activation: a name such as "relu", or a proximal activation such as `SoftThreshold(0.1)`.
+        lifting: `Bregman(μ)`, …; by default that of `train`. `Conventional()` for back-propagation.
+        solver: a solver of torchlift, or for `Conventional()` an optimiser of torch; by default that of `train`.
+        batch_size: samples per step, or "full"; 100 by default.
+        max_epochs: passes over the data; by default at least ten, and a thousand steps.
+        time_limit: seconds after which training ends in any case.
+        validation_fraction: share of the samples that is held out to choose the best parameters; 0 for none.
+        random_state: seed of the weights, the order of samples and the held-out ones.
+        verbose: show a progress bar, and a line at the end.
+
+    Attributes:
+        network_: the trained `MLP`; `network_.to_sequential()` is a plain `nn.Sequential`.
+        history_: one row per evaluation, as dictionaries.
+        message_: how training ended, as a sentence.
+        n_features_in_: number of features.
+        feature_names_in_: their names, where the data have names.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (100,),
+        activation: str | ProximalActivation = "relu",
+        *,
+        lifting: Lifting | None = None,
+        solver: SolverLike | None = None,
+        batch_size: int | Literal["full"] | None = None,
+        max_epochs: int | None = None,
+        time_limit: float | None = None,
+        validation_fraction: float = 0.0,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.lifting = lifting
+        self.solver = solver
+        self.batch_size: int | Literal["full"] | None = batch_size
+        self.max_epochs = max_epochs
+        self.time_limit = time_limit
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _train(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss: Loss, kinds: np.ndarray | None) -> None:
+        """Build the network and train it.
+
+        Arguments:
+            X: (n, features).
+            targets: (n, outputs), or labels (n,).
+            outputs: of the network.
+            loss: to train with.
+            kinds: the class of each sample, where held-out samples are to have some of every class.
+        """
+        where = type(self).__name__
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        held = _held_out(f"{where} validation_fraction", self.validation_fraction, len(X), kinds, seed)
+        y, x = torch.from_numpy(X), torch.from_numpy(targets)
+        network = MLP(
+            [X.shape[1], *check_shape(f"{where} hidden_layer_sizes", self.hidden_layer_sizes), outputs],
+            as_activation(self.activation),
+            generator=torch.Generator().manual_seed(seed),
+            dtype=y.dtype,
+        )
+        kept = ~held
+        result = train(
+            network,
+            (y[kept], x[kept]),
+            validation=(y[held], x[held]) if bool(held.any()) else None,
+            loss=loss,
+            lifting=self.lifting,
+            solver=self.solver,
+            batch_size=self.batch_size,
+            epochs=self.max_epochs,
+            time_limit=self.time_limit,
+            seed=seed,
+            progress=bool(self.verbose),
+        ).raise_if_failed()
+        if self.verbose:
+            print(f"{where}: {result.message}")
+        self.network_ = result.network
+        self.history_ = result.history.to_dicts()
+        self.message_ = result.message
+
+    @torch.no_grad()
+    def _outputs(self, X: Any) -> Tensor:
+        """N(X), chunk by chunk."""
+        check_is_fitted(self)
+        like = self.network_.like
+        assert like is not None  # an MLP has parameters
+        found = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        y = torch.tensor(found, dtype=like.dtype)
+        return torch.cat([self.network_(part) for part in y.split(CHUNK)])
+
+
+def own_memory(X: Any) -> np.ndarray:
+    """An array that torch may share: contiguous, writable, and no view of the caller's data."""
+    return np.array(X, order="C")
+
+
+def _held_out(where: str, fraction: object, samples: int, kinds: np.ndarray | None, seed: int) -> Tensor:
+    """Which samples are held out: a share of all, or of every class, but never a whole one."""
+    share = check_number(where, fraction)
+    if not 0 <= share < 1:
+        invalid_value(where, "a number in [0, 1)", fraction)
+    generator = torch.Generator().manual_seed(seed)
+    held = torch.zeros(samples, dtype=torch.bool)
+    groups = torch.zeros(samples, dtype=torch.long) if kinds is None else torch.from_numpy(kinds)
+    for kind in groups.unique():
+        members = (groups == kind).nonzero().flatten()
+        chosen = torch.randperm(len(members), generator=generator)[: int(share * len(members))]
+        held[members[chosen]] = True
+    return held

@@ -1,0 +1,123 @@
+"""The full MNIST set: 60,000 training and 10,000 test images.
+
+It is read from a folder of the user's, from the folder named by the
+environment variable `TORCHLIFT_DATA`, or from the cache folder, into which it
+can also be downloaded. Content is always checked against the known checksums.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from torchlift.core.errors import DataError
+from torchlift.data.digits import SIDE, Digits, SplitFiles, check_split, read_digits
+from torchlift.data.download import fetch
+from torchlift.data.idx import ExpectedShape, read_idx
+
+MIRRORS: tuple[str, ...] = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+"""Public folders with the four gzip files, tried in this order."""
+
+MAX_DOWNLOAD = 16 << 20
+"""No MNIST file is larger than 10 MB compressed; more than 16 MiB is refused."""
+
+SPLITS: dict[str, SplitFiles] = {
+    "train": SplitFiles(
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        60_000,
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "test": SplitFiles(
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+        10_000,
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+
+
+def load_mnist(
+    split: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Digits:
+    """Load the full MNIST set.
+
+    Arguments:
+        split: "train" (60,000 images) or "test" (10,000).
+        path: The folder of the four files, plain or gzip. By default the folder
+            named by `TORCHLIFT_DATA` is searched, then the cache folder.
+        download: Fetch absent files into the first of those folders.
+        dtype: Floating-point type of the images.
+        device: Where images and labels are put.
+
+    Raises:
+        InvalidValueError: There is no such split, or `dtype` is not a floating-point type.
+        DataError: A file is absent, damaged or could not be downloaded.
+    """
+    files = SPLITS[check_split("load_mnist: split", split, SPLITS)]
+    folders = search_folders(path)
+    images, labels = find_files(files, folders)
+    if images is None or labels is None:
+        if not download:
+            raise DataError(_absent(files, folders))
+        images = images or _download(files.images, (files.total, SIDE, SIDE), files.images_sha256, folders[0])
+        labels = labels or _download(files.labels, (files.total,), files.labels_sha256, folders[0])
+    return read_digits(files, images, labels, dtype=dtype, device=device)
+
+
+def search_folders(path: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders that may hold the full set, in the order they are searched."""
+    if path is not None:
+        return [Path(path).expanduser()]
+    named = os.environ.get("TORCHLIFT_DATA")
+    return ([Path(named).expanduser()] if named else []) + [cache_folder()]
+
+
+def cache_folder() -> Path:
+    """`torchlift` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "torchlift"
+
+
+def find_files(files: SplitFiles, folders: list[Path]) -> tuple[Path | None, Path | None]:
+    """The image and the label file of a split, None for what is absent."""
+    return _find(files.images, folders), _find(files.labels, folders)
+
+
+def _find(name: str, folders: list[Path]) -> Path | None:
+    candidates = (folder / variant for folder in folders for variant in _spellings(name))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _spellings(name: str) -> list[str]:
+    """The names under which a file is found in the wild."""
+    dotted = name.replace("-idx", ".idx")
+    return [name + ".gz", name, dotted + ".gz", dotted]
+
+
+def _absent(files: SplitFiles, folders: list[Path]) -> str:
+    places = ", ".join(map(str, folders))
+    return (
+        f"Full MNIST: expected {files.images} and {files.labels} (plain or .gz) in {places}, got no such files. "
+        "Pass path=..., set TORCHLIFT_DATA to their folder, or let load_mnist(..., download=True) fetch them; "
+        "load_digits(...) needs no files."
+    )
+
+
+def _download(name: str, shape: ExpectedShape, sha256: str, folder: Path) -> Path:
+    def check(part: Path) -> None:
+        read_idx(part, shape=shape, sha256=sha256)
+
+    return fetch([f"{mirror}{name}.gz" for mirror in MIRRORS], folder / f"{name}.gz", check=check, limit=MAX_DOWNLOAD)

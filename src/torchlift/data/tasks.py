@@ -1,0 +1,129 @@
+"""The three inverse problems of the paper: y = H x + noise, one file for all because they differ in H only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchlift.core.checks import Shape, check_number, check_positive, check_size, check_tensor
+from torchlift.core.errors import invalid_value
+from torchlift.operators import Blur, Context, Identity, LinearOperator, Mask, gaussian_kernel
+
+
+class Degraded(NamedTuple):
+    """Measurements, and what H needs to know about each of them (a mask), or None."""
+
+    y: Tensor
+    context: Context
+
+
+class Task(ABC):
+    """An inverse problem y = H x + noise, with Gaussian noise of standard deviation `noise`.
+
+    Subclasses are frozen dataclasses.
+    """
+
+    noise: float
+
+    @abstractmethod
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        """H for images of shape (C, H, W), in the dtype and on the device of `like`."""
+
+    def context(self, x: Tensor, generator: torch.Generator | None = None) -> Context:
+        """What differs from sample to sample; None where nothing does."""
+        return None
+
+    def degrade(self, x: Tensor, generator: torch.Generator | None = None) -> Degraded:
+        """y = H x + noise for images x (B, C, H, W); the generator lives on the CPU."""
+        _check_images(x)
+        context = self.context(x, generator)
+        y = self.operator(tuple(x.shape[1:]), x).forward(x, context)
+        if self.noise > 0:
+            y = y + self.noise * torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
+        return Degraded(y, context)
+
+
+@dataclass(frozen=True)
+class Denoising(Task):
+    """H = I.
+
+    Arguments:
+        noise: standard deviation; 0.15 in the paper.
+    """
+
+    noise: float = 0.15
+
+    def __post_init__(self) -> None:
+        check_positive("Denoising noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        return Identity(shape)
+
+
+@dataclass(frozen=True)
+class Deblurring(Task):
+    """H blurs with a Gaussian kernel; images go on beyond their border by reflection.
+
+    Arguments:
+        size, sigma: of the kernel; 5 and 1 in the paper.
+        noise: standard deviation; 0.03 in the paper.
+        boundary: see `operators.Blur`.
+    """
+
+    size: int = 5
+    sigma: float = 1.0
+    noise: float = 0.03
+    boundary: str = "reflect"
+
+    def __post_init__(self) -> None:
+        check_size("Deblurring size", self.size)
+        check_positive("Deblurring sigma", self.sigma)
+        _check_noise("Deblurring noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        like = torch.empty(0) if like is None else like
+        kernel = gaussian_kernel(self.size, self.sigma, dtype=like.dtype, device=like.device)
+        return Blur(kernel, shape, self.boundary)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Inpainting(Task):
+    """H removes pixels at random, other ones in every image: the mask (1 where a pixel is known) is the context.
+
+    Arguments:
+        share: of pixels removed; 0.3 in the paper.
+        noise: standard deviation; none in the paper.
+    """
+
+    share: float = 0.3
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < check_number("Inpainting share", self.share) < 1:
+            invalid_value("Inpainting share", "a number in (0, 1)", self.share)
+        _check_noise("Inpainting noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        return Mask(shape=shape)
+
+    def context(self, x: Tensor, generator: torch.Generator | None = None) -> Context:
+        drawn = torch.rand(x.shape, generator=generator, dtype=x.dtype)
+        return (drawn >= self.share).to(x)
+
+
+def _check_noise(where: str, noise: object) -> None:
+    if check_number(where, noise) < 0:
+        invalid_value(where, "a number >= 0", noise)
+
+
+def _check_images(x: Tensor) -> None:
+    if check_tensor("images", x).ndim != 4 or 0 in x.shape:
+        invalid_value("images", "shape (batch, channels, height, width)", tuple(x.shape))
+
+
+#: The paper's settings, by name.
+TASKS: dict[str, Task] = {"denoising": Denoising(), "deblurring": Deblurring(), "inpainting": Inpainting()}

@@ -1,0 +1,87 @@
+"""Cross-entropy for integer labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchlift.core.checks import Shape, check_number
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.functions.losses.base import Loss
+from torchlift.prox import Softmax
+from torchlift.prox.base import check_group_step
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """Cross-entropy of logits p (B, C) with labels x (B,) in {0, …, C − 1}.
+
+        L(p; x) = log Σ_c e^{p_c} − ⟨t, p⟩,  t = (1 − ε)·onehot(x) + ε/C
+        grad    = softmax(p) − t
+        prox    = w − s·u,  w = p + s·t,  u = argmin over the simplex of ½‖u − w/s‖² + Σ u log u / s
+
+    The last problem, by Moreau's identity, is the prox of `Softmax` with step
+    1/(1 + s) at w/(1 + s). A tensor step has size 1 along the classes.
+
+    Arguments:
+        label_smoothing: ε in [0, 1).
+
+    Reference: Szegedy et al., Rethinking the inception architecture (2016),
+    for label smoothing, as `torch.nn.functional.cross_entropy` defines it.
+    """
+
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= check_number("CrossEntropy label_smoothing", self.label_smoothing) < 1:
+            invalid_value("CrossEntropy label_smoothing", "a number in [0, 1)", self.label_smoothing)
+
+    def value(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
+
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+
+    def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return torch.softmax(prediction, 1) - self._distribution(prediction, target)
+
+    def curvature(self) -> float:
+        # The Hessian diag(s) − ssᵀ, s = softmax(p), has the absolute row sums
+        # s_i(1 − s_i) + s_i Σ_{k≠i} s_k = 2 s_i(1 − s_i) ≤ ½, which bound its norm (Gershgorin).
+        return 0.5
+
+    def prox(self, prediction: Tensor, target: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        step = check_group_step(step, prediction, 1)
+        w = prediction + step * self._distribution(prediction, target)
+        return w - step * Softmax(dim=1).prox(w / (1 + step), 1 / (1 + step))
+
+    def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
+        if len(prediction_shape) != 2 or prediction_shape[1] < 2 or prediction_shape[0] < 1:
+            expected = "shape (batch, classes) with at least one sample and two classes"
+            invalid_value("prediction", expected, tuple(prediction_shape))
+        labels = _check_labels(target)
+        batch, classes = prediction_shape
+        if tuple(labels.shape) != (batch,):
+            invalid_value("target", f"shape ({batch},), one label per sample", tuple(labels.shape))
+        wrong = (labels < 0) | (labels >= classes) if values else None
+        if wrong is not None and bool(wrong.any()):
+            sample = int(wrong.nonzero()[0])
+            invalid_value("target", f"labels from 0 to {classes - 1}", f"{int(labels[sample])} at sample {sample}")
+
+    def _distribution(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """t, one row per sample."""
+        classes = prediction.shape[1]
+        t = torch.full_like(prediction, self.label_smoothing / classes)
+        return t.scatter_(1, target.long().unsqueeze(1), 1 - self.label_smoothing + self.label_smoothing / classes)
+
+
+def _check_labels(target: object) -> Tensor:
+    if not isinstance(target, Tensor):
+        invalid_type("target", "a torch.Tensor", target, "Try torch.as_tensor(labels).")
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        hint = "Try `.long()`, or `.argmax(1)` for one-hot rows."
+        invalid_value("target", "integer labels", target.dtype, hint)
+    return target

@@ -1,0 +1,52 @@
+"""Priors R of images for stable inversion, and the registry that contract tests visit.
+
+| prior            | R(x)                                        | through           |
+|------------------|---------------------------------------------|-------------------|
+| `TotalVariation` | Σ_pixels ‖∇x‖                               | dual projection   |
+| `HuberTV`        | Σ_pixels h(‖∇x‖), quadratic below δ         | dual projection   |
+| `Wavelet`        | ‖detail coefficients‖₁ (needs PyWavelets)   | dual projection   |
+| `L1`             | ‖x‖₁                                        | prox              |
+| `Tikhonov`       | ½‖Ax‖²                                      | prox, dual with A |
+| `NonNegative`    | 0 if x ≥ 0, +∞ otherwise                    | projection        |
+| `Box`            | 0 if low ≤ x ≤ high, +∞ otherwise           | projection        |
+| `PlugAndPlay`    | given by a callable prox                    | prox              |
+
+Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`.
+"""
+
+from __future__ import annotations
+
+from torchlift.functions.priors.base import Multiple, Part, Prior, Split, Sum
+from torchlift.functions.priors.plug_and_play import PlugAndPlay
+from torchlift.functions.priors.pointwise import L1, Box, NonNegative, Tikhonov
+from torchlift.functions.priors.total_variation import HuberTV, TotalVariation
+from torchlift.functions.priors.wavelet import Wavelet
+
+#: Every prior by name. A new one adds its line here and inherits all contract tests.
+PRIORS: dict[str, type[Prior]] = {
+    "box": Box,
+    "huber-tv": HuberTV,
+    "l1": L1,
+    "non-negative": NonNegative,
+    "plug-and-play": PlugAndPlay,
+    "tikhonov": Tikhonov,
+    "total-variation": TotalVariation,
+    "wavelet": Wavelet,
+}
+
+__all__ = [
+    "L1",
+    "PRIORS",
+    "Box",
+    "HuberTV",
+    "Multiple",
+    "NonNegative",
+    "Part",
+    "PlugAndPlay",
+    "Prior",
+    "Split",
+    "Sum",
+    "Tikhonov",
+    "TotalVariation",
+    "Wavelet",
+]

@@ -1,0 +1,45 @@
+"""Priors without a formula: a denoiser in place of a proximal map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from torchlift.core.checks import Shape
+from torchlift.core.errors import invalid_type
+from torchlift.functions.priors.base import Part, Prior
+from torchlift.functions.priors.functions import Implicit, Length
+
+
+@dataclass(frozen=True)
+class PlugAndPlay(Prior):
+    """A prior known through its proximal map: denoise(x, step) = argmin_p ½‖p − x‖² + step·R(p).
+
+    A trained denoiser may stand in for it: then iterations still make sense,
+    but no objective decreases, and R counts as 0 where no `function` is given.
+
+    Arguments:
+        denoise: maps images (B, …) and steps (B, 1, …) to images.
+        function: R, one value per image, if it is known.
+
+    Reference: Venkatakrishnan, Bouman & Wohlberg, Plug-and-play priors for
+    model based reconstruction (2013).
+    """
+
+    denoise: Callable[[Tensor, Tensor], Tensor]
+    function: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        for name, given in (("denoise", self.denoise), ("function", self.function)):
+            if not callable(given) and not (name == "function" and given is None):
+                invalid_type(f"PlugAndPlay {name}", "a callable", given)
+
+    def parts(self, shape: Shape) -> tuple[Part, ...]:
+        return (Part(Implicit(self.denoise, self.function)),)
+
+    @classmethod
+    def example(cls) -> Prior:
+        absolute = Length()
+        return cls(absolute.prox, absolute.value)

@@ -1,0 +1,76 @@
+"""Total variation: images are made of flat pieces with short edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torchlift.core.checks import Shape, check_positive
+from torchlift.core.errors import invalid_value
+from torchlift.functions.priors.base import Part, Prior, image_shape
+from torchlift.functions.priors.functions import Length
+from torchlift.operators import FiniteDifference
+
+Channels = Literal["separate", "coupled"]
+
+
+@dataclass(frozen=True)
+class TotalVariation(Prior):
+    """R(x) = Σ_pixels ‖(∇x)_pixel‖, with forward differences and no differences across the border.
+
+    Arguments:
+        isotropic: measure the length of the gradient; otherwise add up the sizes of its two entries.
+        channels: "separate" adds up the channels; "coupled" takes the length over all of them, so that
+            colours change at the same edges.
+
+    Reference: Rudin, Osher & Fatemi, Physica D 60 (1992); Chambolle, Journal of
+    Mathematical Imaging and Vision 20 (2004); Blomgren & Chan, IEEE Transactions
+    on Image Processing 7 (1998), for colours.
+    """
+
+    isotropic: bool = True
+    channels: Channels = "separate"
+
+    def __post_init__(self) -> None:
+        _check_channels("TotalVariation", self.channels)
+
+    def parts(self, shape: Shape) -> tuple[Part, ...]:
+        axes = _axes(self.isotropic, self.channels)
+        return (Part(Length(axes), FiniteDifference(image_shape("TotalVariation", shape))),)
+
+
+@dataclass(frozen=True)
+class HuberTV(Prior):
+    """Total variation that is quadratic for small gradients, so that slopes do not turn into stairs.
+
+        R(x) = Σ_pixels h(‖(∇x)_pixel‖),   h(s) = s − δ/2 if s ≥ δ, s²/2δ otherwise
+
+    Arguments:
+        delta: δ > 0, the length from which a gradient counts as an edge.
+        isotropic, channels: as in `TotalVariation`.
+
+    Reference: Chambolle & Pock, Journal of Mathematical Imaging and Vision 40
+    (2011), section 6.2.1.
+    """
+
+    delta: float = 0.01
+    isotropic: bool = True
+    channels: Channels = "separate"
+
+    def __post_init__(self) -> None:
+        check_positive("HuberTV delta", self.delta)
+        _check_channels("HuberTV", self.channels)
+
+    def parts(self, shape: Shape) -> tuple[Part, ...]:
+        axes = _axes(self.isotropic, self.channels)
+        return (Part(Length(axes, float(self.delta)), FiniteDifference(image_shape("HuberTV", shape))),)
+
+
+def _axes(isotropic: bool, channels: Channels) -> tuple[int, ...]:
+    """The axes of ∇x (batch, direction, channel, height, width) that belong together."""
+    return ((1,) if isotropic else ()) + ((2,) if channels == "coupled" else ())
+
+
+def _check_channels(name: str, channels: object) -> None:
+    if channels not in ("separate", "coupled"):
+        invalid_value(f"{name} channels", "'separate' or 'coupled'", repr(channels))

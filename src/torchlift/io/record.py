@@ -1,0 +1,121 @@
+"""`record.json`, which vouches for itself and for the files beside it.
+
+It is one JSON object, and every byte of it counts:
+
+    {"sha256": "<of the bytes of content>", "content": {"format": ..., "kind": "...", ..., "record": {...}}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from safetensors import SafetensorError
+
+from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.io.encoding import decode, encode
+from torchlift.io.folders import present, reason, sync
+
+RECORD = "record.json"
+
+PAIR, SHARDS = 1, 2
+"""Formats: one file of tensors (see `pair.py`), or one of each process (see `shards.py`)."""
+
+MAX_RECORD = 1 << 26
+"""Largest `record.json` that is written or read: 64 MiB."""
+
+DAMAGED = "It is damaged or was changed: use another copy."
+
+_UNREADABLE = (
+    OSError, SafetensorError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
+)  # fmt: skip
+_START, _MIDDLE, _END = b'{"sha256": "', b'", "content": ', b"}\n"
+_CHUNK = 1 << 20
+
+
+def write_record(folder: Path, content: Mapping[str, Any], record: object) -> None:
+    """`record.json` of the content and the caller's own record, on to the disk."""
+    if not isinstance(record, Mapping):
+        invalid_type("record", "a dict of JSON values", record)
+    text = _sealed(encode({**content, "record": record}))
+    if len(text) > MAX_RECORD:
+        invalid_value("record", f"at most {MAX_RECORD} bytes of JSON", len(text), "Put long series into `tensors`.")
+    (folder / RECORD).write_bytes(text)
+    sync(folder / RECORD)
+
+
+def read_content(folder: Path, kind: str) -> dict[str, Any]:
+    """The content of `record.json`, once it is known to be ours."""
+    file = folder / RECORD
+    if (size := file_size(file)) > MAX_RECORD:
+        refuse(file, f"at most {MAX_RECORD} bytes", size)
+    text = file.read_bytes()
+    body = text[len(_sealed(b"")) - len(_END) : -len(_END)]
+    if text != _sealed(body):
+        refuse(file, "a record whose content has the SHA-256 that it states", "something else", DAMAGED)
+    content = decode(body)
+    if (found := content.get("format", "none")) not in (PAIR, SHARDS):
+        hint = "A newer torchlift may be able to read it."
+        refuse(file, f"format {PAIR} or {SHARDS}", found, hint)
+    if content["kind"] != kind:
+        refuse(file, f"kind {kind!r}", repr(content["kind"]))
+    if not isinstance(content["record"], dict):
+        refuse(file, "a dict as the record", type(content["record"]).__name__)
+    return content
+
+
+def entry_of(file: Path) -> dict[str, Any]:
+    """What a record says of a file beside it."""
+    return {"size": file.stat().st_size, "sha256": _digest(file)}
+
+
+def check_size_of(file: Path, entry: Mapping[str, Any]) -> None:
+    if (size := file_size(file)) != entry["size"]:
+        refuse(file, f"{entry['size']} bytes", size, DAMAGED)
+
+
+def check_digest_of(file: Path, entry: Mapping[str, Any]) -> None:
+    if _digest(file) != entry["sha256"]:
+        refuse(file, "the SHA-256 that its record states", "another", DAMAGED)
+
+
+def file_size(file: Path) -> int:
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        refuse(file, "an ordinary file", "a link or something else")
+    return status.st_size
+
+
+@contextmanager
+def reading(folder: Path) -> Generator[Path, None, None]:
+    """The folder to read; whatever goes wrong with it is a DataError."""
+    try:
+        found = present(folder)
+        if found.is_symlink():
+            refuse(folder, "a folder", "a symbolic link")
+        yield found
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        expected = f"a readable {RECORD} and what belongs to it"
+        raise DataError(message(str(folder), expected, reason(error), DAMAGED)) from error
+
+
+def refuse(path: Path, expected: str, got: object, hint: str = "") -> NoReturn:
+    raise DataError(message(str(path), expected, got, hint))
+
+
+def _sealed(body: bytes) -> bytes:
+    return _START + hashlib.sha256(body).hexdigest().encode("ascii") + _MIDDLE + body + _END
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

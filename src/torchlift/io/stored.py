@@ -1,0 +1,170 @@
+"""Tensors on the disk, read as a whole or in part, from one file or from many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from torchlift.io.record import (
+    DAMAGED,
+    PAIR,
+    RECORD,
+    check_digest_of,
+    check_size_of,
+    read_content,
+    reading,
+    refuse,
+)
+from torchlift.io.shards import Slices, everywhere, piece_name, shard_name
+
+TENSORS = "tensors.safetensors"
+
+
+def open_stored(folder: Path, kind: str) -> tuple[Stored, dict[str, Any]]:
+    """The tensors of a pair or of shards, and the verified record; of files with tensors only the size is compared."""
+    with reading(folder) as found:
+        content = read_content(found, kind)
+        single = content["format"] == PAIR
+        entries = [{"file": TENSORS, **content["tensors"]}] if single else content["shards"]
+        for number, entry in enumerate(entries):
+            name = TENSORS if single else shard_name(number, len(entries))
+            if entry["file"] != name:
+                refuse(found / RECORD, f"{name!r} as the name of a file", repr(entry["file"]))
+            check_size_of(found / name, entry)
+        return Stored(found, entries, None if single else content["tensors"]), content["record"]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A piece of a tensor: its file, its name there, and where it lies in the tensor."""
+
+    file: Path
+    key: str
+    slices: Slices
+
+
+@dataclass(frozen=True, eq=False)
+class Stored(Mapping[str, Tensor]):
+    """Tensors by name, on the CPU, each read when it is asked for; made by `open_stored`.
+
+    Arguments:
+        folder: where the files are.
+        entries: {"file": ..., "size": ..., "sha256": ...} of each file.
+        index: shapes and pieces of all tensors; None for one file of whole tensors.
+        prefix: only tensors whose names begin so are shown, by the rest of their names.
+    """
+
+    folder: Path
+    entries: list[dict[str, Any]]
+    index: Mapping[str, Any] | None
+    prefix: str = ""
+
+    def verify(self, number: int) -> None:
+        """Every byte of a file, by its SHA-256.
+
+        Raises:
+            DataError: it is not what was written.
+        """
+        with reading(self.folder):
+            check_digest_of(self.folder / self.entries[number]["file"], self.entries[number])
+
+    def everything(self) -> dict[str, Tensor]:
+        """All tensors, of files that are verified first; it takes little memory besides them."""
+        for number in range(len(self.entries)):
+            self.verify(number)
+        return dict(self)
+
+    def under(self, prefix: str) -> Stored:
+        """Those tensors whose names begin so, by the rest of their names."""
+        return replace(self, prefix=self.prefix + prefix)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._table[self.prefix + name][0]
+
+    def part(self, name: str, slices: Slices) -> Tensor:
+        """A slice of a tensor; no more than that is read."""
+        with reading(self.folder):
+            return self._assembled(self._table[self.prefix + name][1], slices)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.part(name, everywhere(self.shape(name)))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.prefix + name in self._table
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self.prefix) for name in self._table if name.startswith(self.prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @cached_property
+    def _table(self) -> dict[str, tuple[tuple[int, ...], list[_Held]]]:
+        """Shape and pieces of each tensor."""
+        with reading(self.folder):
+            if self.index is not None:
+                return {name: self._entry(name, entry) for name, entry in self.index.items()}
+            file = self.folder / TENSORS
+            with safe_open(file, framework="pt") as stored:
+                shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            return {name: (shape, [_Held(file, name, everywhere(shape))]) for name, shape in shapes.items()}
+
+    def _entry(self, name: str, entry: Mapping[str, Any]) -> tuple[tuple[int, ...], list[_Held]]:
+        shape, pieces = tuple(int(size) for size in entry["shape"]), []
+        for piece in entry["pieces"]:
+            slices = tuple((int(first), int(stop)) for first, stop in piece["slice"])
+            if not all(0 <= first <= stop <= size for (first, stop), size in zip(slices, shape, strict=True)):
+                refuse(self.folder / RECORD, f"slices of {name!r} within {shape}", piece["slice"], DAMAGED)
+            if _size(slices) > sum(entry["size"] for entry in self.entries):  # before room is made for it
+                refuse(self.folder / RECORD, f"slices of {name!r} that fit into the files", piece["slice"], DAMAGED)
+            file = self.folder / self.entries[int(piece["shard"])]["file"]
+            pieces.append(_Held(file, piece_name(name, slices), slices))
+        if len({piece.key for piece in pieces}) < len(pieces) or sum(_size(p.slices) for p in pieces) != math.prod(
+            shape
+        ):
+            refuse(self.folder / RECORD, f"every element of {name!r} in one piece", "none or several", DAMAGED)
+        return shape, pieces
+
+    def _assembled(self, pieces: list[_Held], wanted: Slices) -> Tensor:
+        """A copy: the files may be removed while it is in use."""
+        found, copied = None, 0
+        for piece in [p for p in pieces if _size(_common(p.slices, wanted))] or pieces[:1]:
+            common = _common(piece.slices, wanted)
+            with safe_open(piece.file, framework="pt") as file:
+                stored = file.get_slice(piece.key)
+                if tuple(stored.get_shape()) != _lengths(piece.slices):
+                    refuse(piece.file, f"{piece.key} of its own shape", stored.get_shape(), DAMAGED)
+                block = stored[_within(common, piece.slices)] if piece.slices else file.get_tensor(piece.key)
+                if found is None:
+                    found = block.new_empty(_lengths(wanted))
+                found[_within(common, wanted)].copy_(block)
+                copied += block.numel()
+        if found is None or copied != found.numel():
+            refuse(self.folder / RECORD, f"all of {wanted} in some file", "a part", DAMAGED)
+        return found
+
+
+def _common(one: Slices, other: Slices) -> Slices:
+    """What two slices share."""
+    firsts = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)]
+    return tuple((first, max(first, stop)) for first, stop in firsts)
+
+
+def _within(slices: Slices, other: Slices) -> tuple[slice, ...]:
+    """The same slices counted from the beginning of others."""
+    return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(slices, other, strict=True))
+
+
+def _lengths(slices: Slices) -> tuple[int, ...]:
+    return tuple(stop - first for first, stop in slices)
+
+
+def _size(slices: Slices) -> int:
+    return math.prod(_lengths(slices))

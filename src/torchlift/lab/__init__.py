@@ -1,0 +1,1 @@
+"""The laboratory: benchmarks, the reproduction of the paper, the cost model, the test of endurance."""

@@ -1,0 +1,6 @@
+"""Many processes against one, and against what torch has: `torchlift bench distributed`."""
+
+from torchlift.lab.benchmarks.distributed.bench import Effort, run
+from torchlift.lab.benchmarks.distributed.size import Size
+
+__all__ = ["Effort", "Size", "run"]

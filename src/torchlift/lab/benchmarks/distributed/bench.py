@@ -1,0 +1,162 @@
+"""All methods in one world of processes, size after size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchlift.lab.benchmarks.distributed import methods, volume
+from torchlift.lab.benchmarks.distributed.fit import as_work, fitted, quiet
+from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.lab.benchmarks.distributed.volume import Volume
+from torchlift.lab.benchmarks.distributed.world import Contestant, interleaved, launch
+from torchlift.lab.planning import Machine, data_parallel, lifting, pipelined
+from torchlift.parallel import Mesh, as_mesh
+
+AGAINST = {
+    "lifted, layers": "lifted",
+    "lifted, data": "lifted",
+    "sweeps, data": "sweeps",
+    "DistributedDataParallel": "back-propagation",
+}
+"""Methods on many processes, and the one on a single process that they are compared with."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure.
+
+    Arguments:
+        repeats: least number of rounds.
+        seconds: per size; more rounds while they last.
+        burst: seconds of calls per turn.
+        processes: of one thread each.
+        micro_batches: of the pipeline, one method each.
+    """
+
+    repeats: int = 5
+    seconds: float = 20.0
+    burst: float = 0.05
+    processes: int = 2
+    micro_batches: tuple[int, ...] = (4, 8)
+
+
+def run(sizes: Sequence[Size], effort: Effort) -> dict[str, Any]:
+    """Everything that the bench finds out, ready for JSON.
+
+    Arguments:
+        sizes: the first one is what tables are about; all of them serve to fit the cost model.
+        effort: how much to measure.
+    """
+    found = json.loads(launch(_measure, effort.processes, json.dumps([str(s) for s in sizes]), _text(effort)))
+    measured = [(size, row["seconds"]) for size, row in zip(sizes, found, strict=True)]
+    machine = fitted(measured, effort.processes)
+    alone = quiet(machine, measured)
+    for size, row in zip(sizes, found, strict=True):
+        row["size"] = asdict(size)
+        row["ceiling"] = effort.processes * row["seconds"]["product"] / row["seconds"]["product together"]
+        row["speed_up"] = _speed_up(row["seconds"])
+        row["predicted"] = _predicted(size, machine, alone, effort)
+    return {"effort": asdict(effort), "rows": found, "machine": machine.record()}
+
+
+def _speed_up(seconds: Mapping[str, float]) -> dict[str, float]:
+    pairs = {**AGAINST, **{name: "back-propagation" for name in seconds if name.startswith("1F1B")}}
+    return {name: seconds[alone] / seconds[name] for name, alone in pairs.items()}
+
+
+def _predicted(size: Size, machine: Machine, alone: Machine, effort: Effort) -> dict[str, float]:
+    """Seconds of what the cost model knows."""
+    work, count = as_work(size), effort.processes
+    found = {
+        "lifted": lifting(work, alone),
+        "lifted, layers": lifting(work, machine, 1, count),
+        "lifted, data": lifting(work, machine, count, 1),
+        "back-propagation": data_parallel(work, alone),
+        "DistributedDataParallel": data_parallel(work, machine, count),
+    }
+    found |= {_pipeline(m): pipelined(work, machine, 1, count, m) for m in effort.micro_batches}
+    return {name: forecast.seconds for name, forecast in found.items()}
+
+
+def _measure(sizes: str, effort: str) -> str:
+    """What each process does; the answer is that of the first."""
+    chosen = Effort(**json.loads(effort))
+    data, layers = as_mesh(f"data={chosen.processes}"), as_mesh(f"layers={chosen.processes}")
+    rows = []
+    for size in map(Size.parse, json.loads(sizes)):
+        jacobi = {"lifted, layers": methods.jacobi(size, layers), "lifted, data": methods.jacobi(size, data)}
+        swept = methods.sweeps(size, data)
+        expected = {
+            "lifted, layers": (jacobi["lifted, layers"], layers, volume.jacobi(size, 1, chosen.processes)),
+            "lifted, data": (jacobi["lifted, data"], data, volume.jacobi(size, chosen.processes, 1)),
+            "sweeps, data": (swept, data, volume.sweeps(size, chosen.processes)),
+        }
+        counted = {name: _counted(call, mesh) for name, (call, mesh, _) in expected.items()}
+        field = {
+            "lifted": Contestant(methods.jacobi(size), alone=True),
+            **{name: Contestant(call) for name, call in jacobi.items()},
+            "sweeps": Contestant(methods.sweeps(size), alone=True),
+            "sweeps, data": Contestant(swept),
+            "back-propagation": Contestant(methods.back_propagation(size), alone=True),
+            "DistributedDataParallel": Contestant(methods.data_parallel(size, data)),
+            **{_pipeline(m): Contestant(methods.pipelined(size, layers, m)) for m in chosen.micro_batches},
+            **_pieces(size, layers),
+        }
+        times = interleaved(field, repeats=chosen.repeats, seconds=chosen.seconds, burst=chosen.burst)
+        volumes = {
+            name: {"counted": asdict(counted[name]), "formula": asdict(formula)}
+            for name, (_, _, formula) in expected.items()
+        }
+        rows.append({"seconds": times, "volume": volumes})
+    return json.dumps(rows)
+
+
+def _pieces(size: Size, mesh: Mesh) -> dict[str, Contestant]:
+    """What steps are made of, for the ceiling and for the cost model."""
+    generator = torch.Generator().manual_seed(2)
+    u = torch.randn(size.batch, size.width, generator=generator)
+    W = torch.randn(size.width, size.width, generator=generator)
+    product, total, room = torch.empty_like(u), torch.empty_like(u), torch.empty_like(u)
+    gradients = torch.zeros(size.parameters)
+    short, short_room = torch.zeros(1), torch.zeros(1)
+    return {
+        "product": Contestant(lambda: torch.mm(u, W, out=product), alone=True),
+        "product together": Contestant(lambda: torch.mm(u, W, out=product)),
+        "addition together": Contestant(lambda: torch.add(u, product, out=total)),
+        "short message": Contestant(_ring(mesh, short, short_room)),
+        "long message": Contestant(_ring(mesh, u, room)),
+        "sum of gradients": Contestant(lambda: dist.all_reduce(gradients)),
+    }
+
+
+def _ring(mesh: Mesh, sent: torch.Tensor, room: torch.Tensor) -> Callable[[], None]:
+    """Every process sends to the next one and receives from the one before."""
+    after, before = (mesh.rank + 1) % mesh.size, (mesh.rank - 1) % mesh.size
+
+    def exchange() -> None:
+        mesh.start([(sent, after)], [(room, before)]).wait()
+
+    return exchange
+
+
+def _counted(call: Callable[[], object], mesh: Mesh) -> Volume:
+    """Bytes of all processes in one step."""
+    sent, reduced = mesh.traffic.sent, mesh.traffic.reduced
+    call()
+    own = torch.tensor([mesh.traffic.sent - sent, mesh.traffic.reduced - reduced])
+    dist.all_reduce(own)
+    return Volume(*own.tolist())
+
+
+def _pipeline(micro_batches: int) -> str:
+    return f"1F1B, {micro_batches} micro-batches"
+
+
+def _text(effort: Effort) -> str:
+    return json.dumps(asdict(effort))

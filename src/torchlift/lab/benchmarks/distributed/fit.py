@@ -1,0 +1,89 @@
+"""The constants of the cost model, from measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import median
+
+import torch
+
+from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.lab.planning import Machine, Passes, Work
+
+NUMBER = 4
+ALONE = {"lifting": "lifted", "back-propagation": "back-propagation"}
+"""The methods of one process that tell how often a step touches memory."""
+
+
+def fitted(measured: Sequence[tuple[Size, Mapping[str, float]]], processes: int) -> Machine:
+    """A machine whose predictions for one process are as near to the measured times as can be.
+
+    Speeds are measured by what they are for, while all processes are at it:
+    matrix products, sums of two tensors, short messages, sums of gradients. What a step takes beyond
+    its products is attributed to passes over states, passes over parameters
+    and a cost per layer, by least squares of relative errors without negative
+    parts. How far exchanges hide behind work is not fitted: on one machine
+    they keep the same cores busy.
+
+    Arguments:
+        measured: seconds of all methods, by size.
+        processes: how many took part.
+    """
+    # two read and one written
+    memory = median(3 * size.batch * size.width * NUMBER / times["addition together"] for size, times in measured)
+    latency = median(times["short message"] for _, times in measured)
+    bandwidth = median(_bandwidth(size, times["sum of gradients"], latency, processes) for size, times in measured)
+    machine = Machine(_flops(measured, "product"), memory, bandwidth, latency)
+    passes = {way: _passes(machine, [(size, times[name]) for size, times in measured]) for way, name in ALONE.items()}
+    return Machine(_flops(measured, "product together"), memory, bandwidth, latency, 0.0, passes)
+
+
+def quiet(machine: Machine, measured: Sequence[tuple[Size, Mapping[str, float]]]) -> Machine:
+    """The same while one process is at work and the others wait."""
+    return machine.but(flops=_flops(measured, "product"))
+
+
+def _flops(measured: Sequence[tuple[Size, Mapping[str, float]]], name: str) -> float:
+    return median(2 * size.batch * size.width**2 / times[name] for size, times in measured)
+
+
+def _bandwidth(size: Size, seconds: float, latency: float, processes: int) -> float:
+    """What `Machine.total` makes of a sum of all gradients, which takes its latency at most half of the time."""
+    rest = max(seconds - 2 * latency * (processes - 1).bit_length(), seconds / 2)
+    return 2 * (processes - 1) / processes * size.parameters * NUMBER / rest
+
+
+def as_work(size: Size) -> Work:
+    return Work(size.maps, size.width, size.batch, NUMBER)
+
+
+def _passes(machine: Machine, times: Sequence[tuple[Size, float]]) -> Passes:
+    rows, rest = [], []
+    for size, seconds in times:
+        work = as_work(size)
+        products = work.most_products(1) * machine.product(work.batch, work.width, NUMBER)
+        parts = (
+            work.layers * machine.touch(work.batch * work.width, NUMBER),
+            work.layers * machine.touch(work.width**2, NUMBER),
+            work.layers,
+        )
+        rows.append([part / seconds for part in parts])
+        rest.append((seconds - products) / seconds)
+    return Passes(*_least_squares(torch.tensor(rows, dtype=torch.float64), torch.tensor(rest, dtype=torch.float64)))
+
+
+def _least_squares(A: torch.Tensor, b: torch.Tensor) -> list[float]:
+    """argmin ‖Ax − b‖ over x ≥ 0, by trying which entries are zero; there are three."""
+    columns = A.shape[1]
+    best, least = [0.0] * columns, float(b.norm())
+    for count in range(1, columns + 1):
+        for chosen in combinations(range(columns), count):
+            part = torch.linalg.lstsq(A[:, chosen], b.unsqueeze(1), driver="gelsd").solution.squeeze(1)
+            error = float((A[:, chosen] @ part - b).norm())
+            if bool((part >= 0).all()) and error < least:
+                least = error
+                best = [0.0] * columns
+                for column, value in zip(chosen, part.tolist(), strict=True):
+                    best[column] = value
+    return best

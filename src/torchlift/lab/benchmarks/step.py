@@ -1,0 +1,176 @@
+"""One training step of `train` against back-propagation with torch's fused Adam: time, start-up, gradients, files."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import torchlift
+from torchlift.data import as_batches
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.step_modules import StepCase
+from torchlift.sweeps import Perturbation, sweeping
+from torchlift.training import SweepDescent, Work, train
+
+#: Samples of the data that steps draw batches from.
+SAMPLES = 1000
+#: Seconds that the steps of one measurement take at least.
+SECONDS = 0.4
+#: Perturbation with which a sweep is compared with back-propagation, in double precision.
+SMALL = 1e-5
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Processor time on one machine.
+
+    Arguments:
+        name: of the case.
+        plain: milliseconds of a step of back-propagation with fused Adam in a bare loop.
+        ratio: of a step of `train` to it, the median over interleaved rounds; `low` and `high` its quartiles.
+        start_up: milliseconds that `train` takes before its first step.
+        difference: largest relative difference of the gradients of a sweep and of back-propagation for s → 0.
+        goal: for the ratio.
+    """
+
+    name: str
+    plain: float
+    ratio: float
+    low: float
+    high: float
+    start_up: float
+    difference: float
+    goal: float | None
+
+    def record(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def rows(cases: Sequence[StepCase], repeats: int, seconds: float = SECONDS) -> Iterator[StepTimes]:
+    for case in cases:
+        yield measure(case, repeats, seconds)
+
+
+def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes:
+    """Rounds of both sides in turn, each from the same weights on the same data.
+
+    Of `train` the steps are the difference of a long and a short run, so that
+    its start-up drops out; everything that the loop does besides steps stays in.
+    """
+    module, data, loss = prepared(case)
+    plain, _ = _bare(copy.deepcopy(module), data, loss, case.batch, 2)
+    long = max(4, int(seconds / max(plain, 1e-6)))
+    _trained(module, data, loss, case.batch, 2)
+    ratios, plains, starts = [], [], []
+    for _ in range(repeats):
+        bare, _ = _bare(copy.deepcopy(module), data, loss, case.batch, long)
+        short = _trained(module, data, loss, case.batch, 1)
+        ours = (_trained(module, data, loss, case.batch, long + 1) - short) / long
+        ratios.append(ours / bare)
+        plains.append(1e3 * bare)
+        starts.append(1e3 * (short - ours))
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    return StepTimes(
+        case.name, median(plains), median(ratios), ordered[quarter], ordered[-1 - quarter], max(median(starts), 0.0),
+        difference(case), case.goal,
+    )  # fmt: skip
+
+
+def prepared(case: StepCase, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, tuple[Tensor, Tensor], Loss]:
+    """The module, random data and the loss of a case."""
+    torch.manual_seed(0)
+    module = case.build().to(dtype)
+    y = torch.rand(SAMPLES, *case.shape, dtype=dtype)
+    if case.classes is not None:
+        return module, (y, torch.randint(case.classes, (SAMPLES,))), CrossEntropy()
+    with torch.no_grad():
+        shape = module(y[:2]).shape[1:]
+    return module, (y, torch.rand(SAMPLES, *shape, dtype=dtype)), SquaredError()
+
+
+def _bare(
+    module: nn.Module, data: tuple[Tensor, Tensor], loss: Loss, batch: int, steps: int
+) -> tuple[float, nn.Module]:
+    """Seconds per step of the loop that everybody writes."""
+    optimiser = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], fused=True)
+    criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy if isinstance(loss, CrossEntropy) else _half_squares
+    order = torch.randperm(SAMPLES)
+    module.train()
+    begin = time.process_time()
+    for step in range(steps):
+        first = step * batch % (SAMPLES - batch)
+        chosen = order[first : first + batch]
+        optimiser.zero_grad()
+        criterion(module(data[0][chosen]), data[1][chosen]).backward()
+        optimiser.step()
+    return (time.process_time() - begin) / steps, module
+
+
+def _half_squares(output: Tensor, target: Tensor) -> Tensor:
+    return 0.5 * F.mse_loss(output, target, reduction="sum") / len(target)
+
+
+def _trained(module: nn.Module, data: tuple[Tensor, Tensor], loss: Loss, batch: int, steps: int) -> float:
+    """Seconds of a call of `train`."""
+    module = copy.deepcopy(module)
+    begin = time.process_time()
+    train(module, data, loss=loss, batch_size=batch, steps=steps, progress=False)
+    return time.process_time() - begin
+
+
+def difference(case: StepCase) -> float:
+    """The largest entry of ∇(sweep) − ∇(back-propagation) over the largest of ∇, for a tiny perturbation."""
+    module, (y, x), loss = prepared(case, torch.float64)
+    module.eval()
+    gradients = []
+    for context in (nullcontext(), sweeping(Perturbation(fixed=SMALL))):
+        module.zero_grad()
+        with context:
+            loss.mean(module(y[:4]), x[:4]).backward()
+        gradients.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
+    largest = max(float(g.abs().max()) for g in gradients[0])
+    return max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) / largest
+
+
+class _Plain(nn.Module):
+    """Neither a chain of dense layers nor one of our networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.last(F.relu(self.first(y)))
+
+
+def files_of_a_step(module: nn.Module | None = None) -> list[str]:
+    """The files of this package that one default step enters, after the first; the closed form of chains adds four."""
+    module = _Plain() if module is None else module
+    batches = as_batches((torch.rand(64, 8), torch.rand(64, 2)), batch_size=16)
+    step = SweepDescent().init(Work(module, SquaredError(), batches, lambda count: 1.0))
+    step.step()
+    root, entered = Path(torchlift.__file__).parent, set()
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(root)) and file != __file__:
+            entered.add(str(Path(file).relative_to(root)))
+
+    sys.setprofile(watch)
+    try:
+        step.step()
+    finally:
+        sys.setprofile(None)
+    return sorted(entered)

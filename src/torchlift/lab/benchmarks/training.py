@@ -1,0 +1,227 @@
+"""Lifted training against back-propagation: the same networks, data, time and care on both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from torchlift.data import as_batches
+from torchlift.functions.losses import Loss, SquaredError
+from torchlift.lab.benchmarks.measure import interleaved
+from torchlift.liftings import Conventional
+from torchlift.networks import Network
+from torchlift.training import BackPropagation, Phase, Training, TrainStep, evaluate, train
+from torchlift.training.metrics import METRICS
+
+Build = Callable[[int], Network]
+"""Seed ↦ network."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training data as `train` takes it, held-out data for choices, and data for the report."""
+
+    training: Any
+    choice: tuple[Any, ...]
+    report: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A network and how it is trained.
+
+    Args:
+        name: in tables.
+        build: makes the network.
+        options: of `train`.
+        usual: other options, whose steps are timed beside these: those of an optimiser as it comes.
+    """
+
+    name: str
+    build: Build
+    options: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison.
+
+    Args:
+        name: in tables and on the command line.
+        data: seed ↦ data.
+        metric: what is reported, a name of `METRICS`.
+        budget: epochs or time_limit, the same for all.
+        lifted: our contestants, each with its defaults.
+        others: settings of back-propagation, of which the best one on the held-out data is reported.
+        target: what the lifted contestants should reach; None where the case only reports.
+        loss: of all contestants; squared error by default.
+        select: keep the best parameters on the held-out data, on both sides, instead of the last ones.
+        goal: what `target` means: a value of the metric, or a margin over back-propagation.
+    """
+
+    name: str
+    data: Callable[[int], Data]
+    metric: str
+    budget: Mapping[str, Any]
+    lifted: Sequence[Contestant]
+    others: Sequence[Contestant]
+    target: float | None = None
+    loss: Loss | None = None
+    select: bool = False
+    goal: str = "value"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one contestant reached, one number per seed."""
+
+    case: str
+    name: str
+    lifted: bool
+    values: tuple[float, ...]
+    seconds: tuple[float, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def spread(self) -> float:
+        return max(self.values) - min(self.values)
+
+    def record(self) -> dict[str, Any]:
+        return {**vars(self), "median": self.median, "spread": self.spread}
+
+
+def compare(
+    case: Case, seeds: Sequence[int], progress: Callable[[str], None], *, repeats: int = 9, seconds: float = 4.0
+) -> dict[str, Any]:
+    """Choose the best back-propagation on held-out data, then run it and ours in turn, seed after seed.
+
+    Args:
+        seeds: of networks and data.
+        progress: told what is being done.
+        repeats, seconds: of the measurement of step times.
+    """
+    rival = choose(case, progress)
+    contestants = [*((each, True) for each in case.lifted), *(((rival, False),) if rival is not None else ())]
+    found: dict[str, list[tuple[float, float, int]]] = {each.name: [] for each, _ in contestants}
+    for seed in seeds:
+        data = case.data(seed)
+        for each, _ in contestants:
+            progress(f"{case.name}: {each.name}, seed {seed}")
+            network, training, seconds = run(case, each, data, seed)
+            found[each.name].append((quality(case, network, data.report), seconds, training.steps))
+    outcomes = [
+        Outcome(case.name, each.name, lifted, *map(tuple, zip(*found[each.name], strict=True)))
+        for each, lifted in contestants
+    ]
+    ratios = {}
+    if rival is not None:
+        sides = {"ours": case.lifted[0], "rival": rival}
+        if rival.usual is not None:
+            sides["usual"] = replace(rival, options=rival.usual)
+        ratios = step_ratios(case, sides, repeats, seconds)
+    return {
+        "case": case.name,
+        "metric": case.metric,
+        "budget": dict(case.budget),
+        "target": case.target,
+        "goal": case.goal,
+        "seeds": list(seeds),
+        "outcomes": [outcome.record() for outcome in outcomes],
+        "step time ratio": ratios.get("rival"),
+        "step time ratio, usual": ratios.get("usual"),
+    }
+
+
+def choose(case: Case, progress: Callable[[str], None]) -> Contestant | None:
+    """The setting of back-propagation that is best on the held-out data of a seed of its own."""
+    if len(case.others) <= 1:
+        return next(iter(case.others), None)
+    data = case.data(1000)
+    larger = METRICS[case.metric].larger_is_better
+    scores: dict[str, float] = {}
+    for each in case.others:
+        progress(f"{case.name}: choosing, {each.name}")
+        network, _, _ = run(case, each, data, 1000)
+        scores[each.name] = quality(case, network, data.choice)
+    best = (max if larger else min)(scores, key=lambda name: scores[name])
+    return next(each for each in case.others if each.name == best)
+
+
+def run(case: Case, contestant: Contestant, data: Data, seed: int) -> tuple[Network, Training, float]:
+    network = contestant.build(seed)
+    held_out = data.choice if case.select else None
+    begin = time.perf_counter()
+    result = train(
+        network, data.training, validation=held_out, loss=case.loss, metrics=(case.metric,) if case.select else (),
+        seed=seed, progress=False, **{**case.budget, **contestant.options},
+    )  # fmt: skip
+    return result.network, result.raise_if_failed(), time.perf_counter() - begin
+
+
+def quality(case: Case, network: Network, data: tuple[Any, ...]) -> float:
+    batches = as_batches(data, batch_size=500, like=network.like)
+    loss = SquaredError() if case.loss is None else case.loss
+    metric = METRICS[case.metric]
+    if not batches.example().x.is_floating_point():
+        with torch.no_grad():
+            parts = [metric.terms(network(y, context), x) for y, x, context in batches.ordered()]
+        return float(torch.cat(parts).mean())
+    return evaluate(network, batches.ordered(), loss, (metric,))[case.metric]
+
+
+def step_ratios(
+    case: Case, sides: Mapping[str, Contestant], repeats: int = 9, seconds: float = 4.0
+) -> dict[str, float]:
+    """Seconds of the first side's step divided by those of the others: medians of interleaved bursts, same data."""
+    data = case.data(0)
+    calls: dict[str, Callable[[], object]] = {name: _method(case, each, data).step for name, each in sides.items()}
+    first, *others = calls
+    found = interleaved(calls, repeats=repeats, seconds=seconds)
+    return {name: found[first] / found[name] for name in others}
+
+
+def _method(case: Case, contestant: Contestant, data: Data) -> TrainStep:
+    network = contestant.build(0)
+    options = {
+        name: contestant.options[name] for name in ("lifting", "solver", "batch_size") if name in contestant.options
+    }
+    phase = Phase(**options, epochs=1)
+    size = phase.batch_size if isinstance(phase.batch_size, int) else 100
+    batches = as_batches(data.training, batch_size=size, like=network.like)
+    floating = batches.example().x.is_floating_point()
+    from torchlift.functions.losses import CrossEntropy
+
+    loss = case.loss or (SquaredError() if floating else CrossEntropy())
+    return phase.begin(network, loss, batches, lambda count: 1.0)
+
+
+def adam(rate: float, *, centring: bool = False, fused: bool = True, **options: Any) -> dict[str, Any]:
+    """Options for back-propagation with Adam and annealing, plain or with centring."""
+    solver = BackPropagation(partial(torch.optim.Adam, lr=rate, fused=fused), "cosine", centring)
+    return {"lifting": Conventional(), "solver": solver, **options}
+
+
+def rivals(build: Build, rates: Sequence[float], sizes: Sequence[int], **options: Any) -> list[Contestant]:
+    """Back-propagation with torch's fused Adam: learning rates × batch sizes × centring."""
+    return [
+        Contestant(
+            f"Adam {rate:g}, batch {size}{', centred' if centring else ''}",
+            build,
+            adam(rate, centring=centring, batch_size=size, **options),
+            adam(rate, centring=centring, batch_size=size, fused=False, **options),
+        )
+        for size in sizes
+        for rate in rates
+        for centring in (False, True)
+    ]

@@ -1,0 +1,13 @@
+"""Subcommands of the laboratory, by name; each is loaded when it is called."""
+
+COMMANDS: dict[str, str] = {
+    "reproduce": "torchlift.lab.commands.reproduce:Reproduce",
+    "plan": "torchlift.lab.commands.plan:Plan",
+    "bench distributed": "torchlift.lab.commands.bench_distributed:BenchDistributed",
+    "bench inversion": "torchlift.lab.commands.bench_inversion:BenchInversion",
+    "bench layers": "torchlift.lab.commands.bench_layers:BenchLayers",
+    "bench solvers": "torchlift.lab.commands.bench_solvers:BenchSolvers",
+    "bench step": "torchlift.lab.commands.bench_step:BenchStep",
+    "bench training": "torchlift.lab.commands.bench_training:BenchTraining",
+    "soak": "torchlift.lab.commands.soak:Soak",
+}

@@ -1,0 +1,217 @@
+"""`torchlift bench inversion`: inverting trained encoders, against their decoders and against back-propagation."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from torchlift.cli.command import Command, Record
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.benchmarks import inversion
+from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
+
+FAMILIES = ("autoencoder", "rules", "networks", "scale")
+
+#: What the gains at the paper's noise must be: {contestant: ({level: dB}, largest time ratio)}.
+TARGETS = {
+    "sweep": ({8.3e-3: 1.9, 3.1e-3: 1.5}, 0.4),
+    "sweep from decoder": ({8.3e-3: 2.0, 3.1e-3: 2.0, 5e-4: 0.4}, 0.15),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchInversion(Command):
+    """Invert the paper's encoder of digits and other networks, and compare with decoders and nested methods."""
+
+    name: ClassVar[str] = "bench inversion"
+
+    families: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Any of autoencoder, rules, networks, scale; all by default."""
+    levels: tuple[float, ...] = LEVELS
+    """Losses to which the autoencoder is trained; kept in the cache folder once it is."""
+    noise: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    """Standard deviations of the noise on codes, in the family autoencoder."""
+    images: int = 100
+    """Held-out images that are reported; weights are chosen on others."""
+    data: str = "mnist"
+    """Train on the full mnist, or on the bundled digits."""
+    train_only: bool = False
+    """Train the autoencoder, if it is not in the cache folder, and stop."""
+    seed: int = 0
+    """Of the autoencoder and of the noise."""
+    threads: int = 1
+    """Threads of torch; times are processor seconds."""
+    tiny: bool = False
+    """A few steps with a hardly trained autoencoder, to see that everything runs; its numbers mean nothing."""
+
+    def collect(self) -> Record:
+        families = self._check_families()
+        torch.set_num_threads(check_size("threads", self.threads))
+        scale = self._scale()
+        record: Record = {"threads": torch.get_num_threads(), "tiny": self.tiny, "scale": asdict(scale)}
+        console = Console(stderr=True)
+        with console.status("starting") as status:
+            if self.train_only or families != ["networks"]:
+                models = self._models(status.update)
+                record["training"] = [{"level": model.level, **model.record} for model in models]
+                if not self.train_only:
+                    record |= self._encoders(families, models, scale, status.update)
+            if "networks" in families and not self.train_only:
+                cases = inversion.others(scale).items()
+                record["networks"] = [
+                    row for name, case in cases for row in inversion.other(name, case, scale, status.update)
+                ]
+        return record
+
+    def _check_families(self) -> list[str]:
+        for name in self.families:
+            if name not in FAMILIES:
+                near = difflib.get_close_matches(name, FAMILIES, n=1)
+                hint = f"Did you mean '{near[0]}'?" if near else ""
+                invalid_value("bench inversion", f"families among {', '.join(FAMILIES)}", repr(name), hint)
+        return list(self.families or FAMILIES)
+
+    def _scale(self) -> inversion.Scale:
+        if self.tiny:
+            return replace(inversion.TINY, seed=self.seed)
+        images = check_size("images", self.images)
+        noise = tuple(check_positive("noise", each) for each in self.noise)
+        return inversion.Scale(images=images, noise=noise, seed=self.seed)
+
+    def _models(self, say: inversion.Report) -> list[Autoencoder]:
+        """From the cache folder, or trained now."""
+
+        def report(epoch: int, loss: float) -> None:
+            say(f"training the autoencoder: epoch {epoch}, loss {loss:.3g}")
+
+        if self.tiny:
+            recipe = Recipe("digits", learning_rate=1e-3, batch_size=250, seed=self.seed, window=2, max_epochs=2)
+            return trained((0.2,), recipe, report)
+        return trained(self.levels, Recipe(self.data, seed=self.seed), report)
+
+    def _encoders(
+        self, families: list[str], models: list[Autoencoder], scale: inversion.Scale, say: inversion.Report
+    ) -> Record:
+        data = "digits" if self.tiny else self.data
+        report, choice = inversion.held_out(data, scale)
+        record: Record = {}
+        if "autoencoder" in families:
+            record["autoencoder"] = []
+            for model in models:
+                rows, pictures = inversion.autoencoder(model, report, choice, scale, say)
+                record["autoencoder"] += rows
+                self._keep(f"loss-{model.level:g}", pictures)
+        if "rules" in families:
+            record["rules"] = [row for model in models for row in inversion.rules(model, report, scale, say)]
+        if "scale" in families:
+            many, _ = inversion.held_out(data, replace(scale, images=8 if self.tiny else 1000))
+            record["growth"] = inversion.growth(models[-1], many, scale, say)
+        return record
+
+    def _keep(self, name: str, pictures: Mapping[str, Tensor]) -> None:
+        if self.out is None or not pictures:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        arrays = {key.replace(" ", "_"): tensor.numpy() for key, tensor in pictures.items()}
+        np.savez(self.out / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
+        if find_spec("matplotlib") is not None:
+            from torchlift.report import plot
+
+            plot.pictures(pictures).savefig(self.out / f"{name}.png", dpi=150)
+
+    def show(self, record: Record, console: Console) -> None:
+        for title, table in _tables(record):
+            console.print(title, style="bold")
+            console.print(table)
+            console.print()
+        console.print(
+            f"{record['threads']} threads, processor seconds. Weights and anchors were chosen on other images. "
+            "Adam: torch's own, on torch's own modules. Targets ask for at most 0.4 of its time, "
+            "from a decoder 0.15."
+        )
+
+    def save(self, record: Record) -> None:
+        """The gains beside the JSON object, where matplotlib is installed."""
+        if self.out is not None and "autoencoder" in record and find_spec("matplotlib") is not None:
+            from torchlift.report import plot
+
+            figure = plot.gains(record["autoencoder"])
+            for ending in ("png", "svg"):
+                figure.savefig(self.out / f"bench-inversion.{ending}", dpi=150)
+
+
+def _tables(record: Record) -> list[tuple[str, Table]]:
+    found = []
+    if "training" in record:
+        rows = [
+            [f"{r['level']:g}", f"{r['loss']:.3g}", str(r["epoch"]), f"{r['seconds']:.0f}"] for r in record["training"]
+        ]
+        found.append(("Autoencoder", _table(["level"], ["loss", "epoch", "seconds"], rows)))
+    if "autoencoder" in record:
+        rows = [cells for row in record["autoencoder"] for cells in _gains(row)]
+        numbers = ["gain (dB)", "s", "× Adam", "target"]
+        found.append(("Gain over the decoder", _table(["level", "noise", "contestant"], numbers, rows)))
+    if "rules" in record:
+        rows = [
+            [f"{r['level']:g}", r["rule"], f"{r['weight']:.3g}", _pair(r["gain"]), f"{r['seconds']:.2f}"]
+            for r in record["rules"]
+        ]
+        found.append(("Rules for the weight", _table(["level", "rule"], ["weight", "gain (dB)", "seconds"], rows)))
+    if "networks" in record:
+        rows = [
+            [r["network"], r["name"], _pair(r["psnr"], sign=""), f"{r['time ratio']:.2f}"] for r in record["networks"]
+        ]
+        found.append(("Other networks", _table(["network", "contestant"], ["PSNR (dB)", "× Adam"], rows)))
+    if "growth" in record:
+        rows = [
+            [str(r["images"]), f"{1e3 * r['seconds per image']:.2f}", f"{r['bytes per image'] / 1024:.0f}"]
+            for r in record["growth"]
+        ]
+        found.append(("One call", _table(["images"], ["ms per image", "KiB per image at once"], rows)))
+    return found
+
+
+def _gains(row: dict[str, Any]) -> list[list[str]]:
+    """The lines of one level and noise; the decoder's own PSNR first."""
+    lines = [
+        [f"{row['level']:g}", f"{row['noise']:g}", "decoder", f"{row['decoder'][0]:.2f} dB", "", "", ""],
+        ["", "", "decoder, clamped", _pair(row["clamped decoder"]), "", "", ""],
+    ]
+    for cell in row["contestants"]:
+        times = [f"{cell['seconds']:.2f}", f"{cell['time ratio']:.2f}"]
+        lines.append(["", "", cell["name"], _pair(cell["gain"]), *times, _verdict(row, cell)])
+    return lines
+
+
+def _verdict(row: dict[str, Any], cell: dict[str, Any]) -> str:
+    gains, ratio = TARGETS.get(cell["name"], ({}, 0.0))
+    if row["noise"] != inversion.NOISE or row["level"] not in gains:
+        return ""
+    met = cell["gain"][0] >= gains[row["level"]] and cell["time ratio"] <= ratio
+    return f"{gains[row['level']]:+g}: {'yes' if met else 'no'}"
+
+
+def _table(names: list[str], numbers: list[str], rows: list[list[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
+
+
+def _pair(values: list[float], sign: str = "+") -> str:
+    return f"{values[0]:{sign}.2f} ± {values[1]:.2f}"

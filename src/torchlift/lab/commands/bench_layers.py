@@ -1,0 +1,105 @@
+"""`torchlift bench layers`: the paper's run-time tables on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from torchlift.cli.command import Command, Record
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.benchmarks import layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLayers(Command):
+    """Time all layers evaluated at once against one by one, for 1 to 128 layers."""
+
+    name: ClassVar[str] = "bench layers"
+
+    widths: tuple[int, ...] = tuple(width for width, _ in layers.SIZES)
+    """Widths of the layers."""
+    batches: tuple[int, ...] = tuple(batch for _, batch in layers.SIZES)
+    """Batch sizes, one per width."""
+    depths: tuple[int, ...] = layers.DEPTHS
+    """Numbers of layers."""
+    seconds: float = 0.5
+    """Time spent on each combination, at least seven rounds."""
+    threads: int | None = None
+    """Threads of torch; all that it takes by itself if not given."""
+
+    def collect(self) -> Record:
+        if len(self.widths) != len(self.batches):
+            invalid_value("batches", f"one batch size for each of {len(self.widths)} widths", len(self.batches))
+        sizes = tuple(zip(self.widths, self.batches, strict=True))
+        for name, numbers in (("widths", self.widths), ("batches", self.batches), ("depths", self.depths)):
+            for number in numbers:
+                check_size(name, number)
+        if self.threads is not None:
+            torch.set_num_threads(check_size("threads", self.threads))
+        rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds))
+        total = len(sizes) * len(self.depths)
+        shown = track(rows, "measuring", total=total, console=Console(stderr=True), disable=self.json, transient=True)
+        return {"threads": torch.get_num_threads(), "rows": [row.record() for row in shown]}
+
+    def show(self, record: Record, console: Console) -> None:
+        for caption, columns in _TABLES.items():
+            table = Table(
+                title=f"{caption}, {record['threads']} threads", title_justify="left", box=None, padding=(0, 1)
+            )
+            for heading in columns:
+                table.add_column(heading, justify="right", no_wrap=True)
+            for row in record["rows"]:
+                table.add_row(*(_text(heading, row[key]) for heading, key in columns.items()))
+            console.print(table)
+            console.print()
+        for line in _LEGEND:
+            console.print(line)
+
+    def save(self, record: Record) -> None:
+        self.save_plot(lambda plot: plot.layers(record["rows"]))
+
+
+_LEGEND = (
+    "Medians of interleaved rounds, in milliseconds.  ×: how often the vectorised way fits in.",
+    "ulp: largest difference of the two ways, in units in the last place.",
+    "of mm: speed as a fraction of torch.mm on the shape of one layer.",
+    "buffers: peak memory of states, their gradients and temporaries, in state buffers.",
+)
+
+_TABLES = {
+    "All layers at given states": {
+        "width": "width",
+        "batch": "batch",
+        "layers": "layers",
+        "vectorised": "forward",
+        "loop": "forward_loop",
+        "×": "forward_ratio",
+        "ulp": "difference_ulp",
+    },
+    "All gradients": {
+        "width": "width",
+        "batch": "batch",
+        "layers": "layers",
+        "vectorised": "gradients",
+        "loop": "gradients_loop",
+        "×": "loop_ratio",
+        "autograd": "gradients_autograd",
+        "× ": "autograd_ratio",
+        "of mm": "matmul_fraction",
+        "buffers": "memory_buffers",
+    },
+}
+
+
+def _text(heading: str, value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if heading.strip() == "×":
+        return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"{value:.2f}" if heading in ("of mm", "buffers", "ulp") else f"{value:.3g}"

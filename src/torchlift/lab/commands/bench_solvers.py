@@ -1,0 +1,96 @@
+"""`torchlift bench solvers`: steps and seconds to a given accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from torchlift.cli.command import Command, Record
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.benchmarks import solvers
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSolvers(Command):
+    """Race the solvers on the paper's denoising objective (soft-threshold network, Bregman lifting)."""
+
+    name: ClassVar[str] = "bench solvers"
+
+    images: int = 200
+    """Noisy digits; the paper takes 2,000."""
+    layers: int = 7
+    """Hidden layers of 784 units."""
+    seconds: float = 20.0
+    """Time for each solver."""
+    only: tuple[str, ...] = ()
+    """Names of the solvers to run; all by default."""
+    seed: int = 0
+    """Of noise and weights."""
+
+    def check(self) -> None:
+        check_size("images", self.images)
+        check_size("layers", self.layers)
+        check_positive("seconds", self.seconds)
+        names = solvers.methods()
+        for name in self.only:
+            if name not in names:
+                invalid_value("only", f"names among {', '.join(names)}", repr(name))
+
+    def collect(self) -> Record:
+        names = [name for name in solvers.methods() if not self.only or name in self.only]
+        with Console(stderr=True).status("starting") as status:
+            found = solvers.race(
+                names, self.images, self.layers, self.seconds, self.seed,
+                lambda name: status.update(f"{name}: {self.seconds:g} s"),
+            )  # fmt: skip
+        levels = solvers.targets(found)
+        return {
+            "images": self.images,
+            "layers": self.layers,
+            "seed": self.seed,
+            "threads": torch.get_num_threads(),
+            "runs": [
+                {
+                    "name": name,
+                    "failure": trajectory.failure,
+                    "steps": trajectory.steps,
+                    "seconds": trajectory.column("seconds"),
+                    "values": trajectory.column("objective"),
+                    "psnr": trajectory.column("training psnr"),
+                }
+                for name, trajectory in found.items()
+            ],
+            "reached": {
+                name: {str(level): solvers.reached(trajectory, target) for level, target in levels.items()}
+                for name, trajectory in found.items()
+            },
+        }
+
+    def show(self, record: Record, console: Console) -> None:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("solver")
+        for heading in ("steps", "objective", "PSNR (dB)", *(f"{level:.0%} after" for level in solvers.LEVELS)):
+            table.add_column(heading, justify="right")
+        for run in record["runs"]:
+            cells = [_reached(record["reached"][run["name"]][str(level)]) for level in solvers.LEVELS]
+            table.add_row(
+                run["name"], str(run["steps"][-1]), f"{run['values'][-1]:.4g}", f"{run['psnr'][-1]:.2f}", *cells
+            )
+        console.print(table)
+        console.print(
+            f"\n{record['images']} images, {record['layers']} × 784, from {record['runs'][0]['values'][0]:.4g}. "
+            "Percent: share of the largest decrease that any solver made."
+        )
+
+    def save(self, record: Record) -> None:
+        self.save_plot(lambda plot: plot.descent(record["runs"]))
+
+
+def _reached(place: Sequence[float] | None) -> str:
+    return "–" if place is None else f"{place[0]} steps, {place[1]:.2g} s"

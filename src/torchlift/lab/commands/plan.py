@@ -1,0 +1,122 @@
+"""`torchlift plan`: steps on devices that are not at hand, by a cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from torchlift.cli.command import Command, Record
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.planning import Forecast, Machine, Work, curves
+
+_SAYING = (
+    "These are steps, not trainings: a lifted step makes three matrix products per layer, as back-propagation does, "
+    "but what the loss says reaches one more layer per step, and all layers in one step of back-propagation."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Command):
+    """Predict time, memory and efficiency of a step on many devices, by lifting and by back-propagation."""
+
+    name: ClassVar[str] = "plan"
+
+    layers: int = 1000
+    """Weight matrices of the network."""
+    width: int = 8192
+    """Its units per layer."""
+    batch: int = 4096
+    """Samples of a step."""
+    devices: int = 512
+    """How many there are; the table has all powers of two up to it."""
+    flops: float | None = None
+    """Operations per second of one device in matrix products."""
+    memory_bandwidth: float | None = None
+    """Bytes per second that one device reads and writes."""
+    bandwidth: float | None = None
+    """Bytes per second of one link."""
+    latency: float | None = None
+    """Seconds that a message takes, however short."""
+    overhead: float | None = None
+    """Seconds per layer, or per layer and micro-batch, that no size changes: calls."""
+    overlap: float | None = None
+    """Share of the time of sums in which devices can work on: 1 with links of their own, 0 on one machine."""
+    memory: float | None = None
+    """Bytes of one device; meshes that need more are left out."""
+    number: int = 4
+    """Bytes of a number."""
+    constants: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """What 'torchlift bench distributed --out' has written; options above count for more."""
+    figure: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Draw step times and efficiencies into this PNG, SVG or PDF file."""
+
+    def collect(self) -> Record:
+        work = Work(
+            *(check_size(f"plan {name}", getattr(self, name)) for name in ("layers", "width", "batch", "number"))
+        )
+        names = ("flops", "memory_bandwidth", "bandwidth", "latency", "overhead", "overlap")
+        machine = Machine() if self.constants is None else Machine.read(self.constants)
+        machine = machine.but(**{name: getattr(self, name) for name in names})
+        if self.memory is not None:
+            check_positive("plan memory", self.memory)
+        counts = _powers(check_size("plan devices", self.devices))
+        found = curves(work, machine, counts, memory=self.memory)
+        if self.figure is not None:
+            self._draw(work, counts, found)
+        ways = {
+            way: [None if each is None else each.record() for each in forecasts] for way, forecasts in found.items()
+        }
+        return {"work": vars(work), "machine": machine.record(), "devices": counts, "ways": ways, "note": _SAYING}
+
+    def show(self, record: Record, console: Console) -> None:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("devices", justify="right")
+        table.add_column("way")
+        for heading in ("step", "work", "links", "idle", "memory", "efficiency"):
+            table.add_column(heading, justify="right")
+        table.add_column("mesh")
+        for index, count in enumerate(record["devices"]):
+            for row, (way, forecasts) in enumerate(record["ways"].items()):
+                table.add_row(str(count) if row == 0 else "", way, *_cells(forecasts[index]))
+        console.print(table)
+        console.print(f"\n{record['note']}")
+
+    def _draw(self, work: Work, counts: list[int], found: dict[str, list[Forecast | None]]) -> None:
+        assert self.figure is not None  # the caller knows
+        if find_spec("matplotlib") is None:
+            invalid_value("plan figure", "matplotlib", "none", "Install it by pip install 'torchlift[plot]'.")
+        if self.figure.suffix not in (".png", ".svg", ".pdf"):
+            invalid_value("plan figure", "a file ending in .png, .svg or .pdf", repr(self.figure.name))
+        from torchlift.report import plot
+
+        ways = {
+            way: [None if each is None else (each.seconds, each.efficiency) for each in forecasts]
+            for way, forecasts in found.items()
+        }
+        title = f"{work.layers} layers of {work.width} units, batch {work.batch}"
+        plot.devices(title, counts, ways).savefig(self.figure, dpi=120)
+
+
+def _powers(devices: int) -> list[int]:
+    """1, 2, 4, … and the number itself."""
+    return sorted({*(2**k for k in range(devices.bit_length())), devices})
+
+
+def _cells(forecast: dict | None) -> list[str]:
+    if forecast is None:
+        return ["–", *[""] * 5, "no mesh allows it"]
+    times = [_time(forecast[name]) for name in ("seconds", "work", "exchange", "idle")]
+    parts = f", {forecast['micro_batches']} micro-batches" if forecast["micro_batches"] > 1 else ""
+    memory = f"{forecast['memory'] / 1e9:.3g} GB"
+    return [*times, memory, f"{forecast['efficiency']:.0%}", f"{forecast['mesh']}{parts}"]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

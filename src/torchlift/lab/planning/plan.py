@@ -1,0 +1,73 @@
+"""The three ways side by side, each on its best mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torchlift.core.checks import check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.planning.back_propagation import data_parallel, pipelined
+from torchlift.lab.planning.forecast import Forecast, meshes
+from torchlift.lab.planning.lifting import lifting
+from torchlift.lab.planning.machine import Machine
+from torchlift.lab.planning.work import Work
+
+WAYS = ("lifting", "data-parallel", "pipelined")
+
+
+def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = None) -> list[Forecast]:
+    """Layer-parallel lifting, data-parallel and pipelined back-propagation, each on the mesh on which it is fastest.
+
+    Lifting and pipelining divide layers on two devices and more, and samples
+    too where that is faster. A way that no mesh allows is left out: there are
+    more devices than samples, or than layers and samples.
+
+    Steps are compared, not trainings: in a Jacobi step of lifting every layer
+    hears of its neighbours only, so what the loss says reaches one more layer
+    per step, and all layers in one step of back-propagation.
+
+    Arguments:
+        work: the network and its batch.
+        machine: devices and links.
+        devices: how many there are; a mesh uses all of them.
+        memory: bytes of one device; meshes that need more are left out.
+    """
+    check_size("plan devices", devices)
+    ways: dict[str, Callable[[int], list[Forecast]]] = {
+        "lifting": lambda count: [lifting(work, machine, *mesh) for mesh in _divided(work, count)],
+        "data-parallel": lambda count: [data_parallel(work, machine, count)] if count <= work.batch else [],
+        "pipelined": lambda count: [
+            pipelined(work, machine, *mesh, parts)
+            for mesh in _divided(work, count)
+            for parts in _halvings(work.most_samples(mesh[0]))
+        ],
+    }
+    found = []
+    for way in WAYS:
+        possible = [each for each in ways[way](devices) if memory is None or each.memory <= memory]
+        if possible:
+            best = min(possible, key=lambda each: each.seconds)
+            alone = min(each.seconds for each in ways[way](1))
+            found.append(replace(best, efficiency=alone / (devices * best.seconds)))
+    return found
+
+
+def curves(
+    work: Work, machine: Machine, devices: Sequence[int], *, memory: float | None = None
+) -> dict[str, list[Forecast | None]]:
+    """`plan` for many numbers of devices, by way; None where a way is left out."""
+    if not devices:
+        invalid_value("curves devices", "at least one number", "none")
+    plans = [{each.method: each for each in plan(work, machine, count, memory=memory)} for count in devices]
+    return {way: [found.get(way) for found in plans] for way in WAYS}
+
+
+def _divided(work: Work, devices: int) -> list[tuple[int, int]]:
+    """Meshes that divide layers, if there are two devices."""
+    return [mesh for mesh in meshes(devices, work.batch, work.layers) if mesh[1] > 1 or devices == 1]
+
+
+def _halvings(samples: int) -> list[int]:
+    """1, 2, 4, … micro-batches, as far as each has a sample."""
+    return [2**k for k in range(samples.bit_length())]

@@ -1,0 +1,70 @@
+"""Whether digits can be recognised: read by a classifier that was trained on clean ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchlift.data import load_digits
+from torchlift.lab.reproduction.experiment import Part, Work
+from torchlift.networks import MLP, Network
+from torchlift.prox import ReLU
+from torchlift.training import train
+from torchlift.training.step import load_snapshot, snapshot
+
+SPLITS = ("training", "validation")
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A classifier, and the accuracy from which on digits count as recognisable.
+
+    The bar lies half way between chance, which is what an image that does not depend on the input
+    gets, and the accuracy on clean images. It was set before anything was measured.
+
+    Arguments:
+        network: scores of ten classes.
+        labels: of the first training and validation images.
+        clean: accuracy on these images.
+    """
+
+    network: Network
+    labels: Mapping[str, Tensor]
+    clean: Mapping[str, float]
+
+    def chance(self, split: str) -> float:
+        """The accuracy of always saying the most frequent label."""
+        return float(self.labels[split].bincount().max() / len(self.labels[split]))
+
+    def bar(self, split: str) -> float:
+        return (self.chance(split) + self.clean[split]) / 2
+
+    def accuracy(self, images: Tensor, split: str) -> float:
+        """The share of the images of a split, in their order, that are read correctly."""
+        return _accuracy(self.network, images, self.labels[split])
+
+
+def reader(work: Work, training: int, validation: int) -> Reader:
+    """The classifier of an experiment's work, trained as one of its parts, to read the first images of each split."""
+    network = MLP([784, 256, 10], ReLU(), generator=torch.Generator().manual_seed(work.seed))
+    digits, held_out = load_digits("train"), load_digits("validation")
+    images = {"training": digits.images[:training].flatten(1), "validation": held_out.images[:validation].flatten(1)}
+    labels = {"training": digits.labels[:training], "validation": held_out.labels[:validation]}
+
+    def make() -> Part:
+        count = work.choose(500, 5000, 5000)
+        data = (digits.images[:count].flatten(1), digits.labels[:count])
+        train(network, data, epochs=work.choose(2, 10, 10), seed=work.seed, progress=False).raise_if_failed()
+        return snapshot(network), {split: _accuracy(network, images[split], labels[split]) for split in SPLITS}
+
+    tensors, clean = work.part("a classifier of clean digits", make)
+    load_snapshot(network, dict(tensors))
+    return Reader(network, labels, {split: float(clean[split]) for split in SPLITS})
+
+
+@torch.no_grad()
+def _accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
+    return float((network(images).argmax(1) == labels).float().mean())

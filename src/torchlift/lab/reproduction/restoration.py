@@ -1,0 +1,119 @@
+"""The setting of the paper's inverse problems: images, the 7 × 784 soft-threshold network, ways to train it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from torchlift.data import as_batches, psnr
+from torchlift.functions.losses import SquaredError
+from torchlift.lab.problem import MU, WATCHED, Images, build
+from torchlift.lab.reproduction.experiment import Part, Work
+from torchlift.lab.trajectory import Row, follow, part_of
+from torchlift.liftings import Bregman, Conventional
+from torchlift.networks import MLP
+from torchlift.objective import TrainingProblem
+from torchlift.solvers import LinearisedBCD, ProximalAdam
+from torchlift.training import BackPropagation, Phase, TrainStep, initialise_weights
+from torchlift.training.lifted_step import LiftedStep
+
+#: Samples shown.
+SHOWN = 5
+
+
+@torch.no_grad()
+def silent(network: MLP, y: Tensor) -> bool:
+    """Whether the last hidden layer is zero for all inputs.
+
+    Then the output is d whatever comes in, and the gradient of the loss in all
+    parameters but d is exactly zero: back-propagation never changes them.
+    """
+    return not any(bool(part.any()) for part in (network.states(each).z[-1] for each in y.split(1000)))
+
+
+def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
+    """Back-propagation as published: Adam, all images in every step.
+
+    In a silent network a step on all images is a step on their mean, since only d moves and its
+    gradient is d − x̄: one image with the mean as its target makes the same iterates in no time.
+    """
+    y, x = (images.y[:1], images.x.mean(0, keepdim=True)) if silent(network, images.y) else (images.y, images.x)
+    optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
+    phase = Phase(Conventional(), optimiser, "full", weights="keep")
+    batches = as_batches((y, x), batch_size=None)
+    return phase.begin(network, SquaredError(), batches, _constant)
+
+
+def lifted_bregman(network: MLP, images: Images, rate: float) -> TrainStep:
+    """As published: Adam's step of θ, then its proximal step of z, all images, z begins as the replicated input."""
+    solver = LinearisedBCD(ProximalAdam(rate))
+    phase = Phase(Bregman(MU), solver, "full", weights="keep", states="input")
+    batches = as_batches((images.y, images.x), batch_size=None)
+    return phase.begin(network, SquaredError(), batches, _constant)
+
+
+def recommended(
+    network: MLP, images: Images, steps: int, seed: int, *, batch_size: int, back_propagation: bool, rate: float
+) -> TrainStep:
+    """What we advise: a pass-through start and batches, then the defaults of `train`, or Adam with annealing."""
+    initialise_weights(network, "pass-through", (images.y, images.x), generator=torch.Generator().manual_seed(seed))
+    adam = BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
+    phase = Phase(Conventional(), adam, batch_size) if back_propagation else Phase(batch_size=batch_size)
+    batches = as_batches((images.y, images.x), batch_size=min(batch_size, len(images.y)), seed=seed)
+    return phase.begin(network, SquaredError(), batches, lambda count: 1 - count / steps, seed)
+
+
+def trained(
+    work: Work, name: str, images: Images, threshold: float, steps: int, every: int, make: Callable[[MLP], TrainStep]
+) -> Part:
+    """One training as a part of an experiment: the measured rows, and the outputs that the last parameters give.
+
+    Arguments:
+        name: of the part.
+        steps, every: how long, and how often it is measured.
+        make: puts a method to work on the network.
+
+    Returns:
+        the outputs for the watched "training" and all "validation" images; the "rows", and whether the
+        network was "silent" at the end.
+    """
+
+    def part() -> Part:
+        network = build(threshold, work.seed)
+        method = make(network)
+        trajectory = follow(
+            method, partial(_measure, network, images, method), every=every, steps=steps,
+            folder=work.training_folder(name),
+        )  # fmt: skip
+        with torch.no_grad():
+            tensors = {"training": network(images.y[:WATCHED]), "validation": network(images.validation_y)}
+        return part_of(tensors, trajectory, silent=silent(network, images.y))
+
+    result = work.part(name, part)
+    shutil.rmtree(work.training_folder(name), ignore_errors=True)  # the part is safe, its checkpoints are large
+    return result
+
+
+@torch.no_grad()
+def _measure(network: MLP, images: Images, method: TrainStep) -> Row:
+    """Mean squared error per pixel and mean PSNR, for some training images and all validation images."""
+    row: Row = {}
+    watched = (images.y[:WATCHED], images.x[:WATCHED])
+    for name, (y, x) in {"training": watched, "validation": (images.validation_y, images.validation_x)}.items():
+        output = network(y)
+        row[f"{name} error"] = float((output - x).square().mean())
+        row[f"{name} psnr"] = float(psnr(output, x).mean())
+    if isinstance(method, LiftedStep) and isinstance(method.problem, TrainingProblem):
+        problem = method.problem
+        report = problem.objective.report(problem.y, problem.x, problem.states(method.state.point))
+        row |= {"objective": report.total, "gaps": list(report.gaps)}
+    return row
+
+
+def _constant(count: int) -> float:
+    """No annealing."""
+    return 1.0

@@ -1,0 +1,215 @@
+"""Runs an experiment: where its files go, how it goes on after an interruption, and the record that it leaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchlift import __version__
+from torchlift.core.checks import check_size
+from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import read_json, unlinked
+from torchlift.io.lock import hold
+from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
+from torchlift.lab.reproduction.interrupt import noticing_interrupts
+from torchlift.report.plot.figures import save_figure
+from torchlift.report.records import (
+    Record,
+    Table,
+    environment,
+    latex,
+    load_record,
+    markdown,
+    record_markdown,
+    save_record,
+)
+from torchlift.report.records.checked import check_record
+from torchlift.report.records.files import FOLDER as RECORD
+
+OUT = Path("runs") / "reproduce"
+SETTINGS = "settings.json"
+FIGURES, TABLES, SUMMARY = "figures", "tables", "summary.md"
+
+
+def reproduce(
+    experiment: Experiment,
+    scale: Scale = "small",
+    seed: int = 0,
+    out: Path | str = OUT,
+    *,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> Record:
+    """Do what an experiment says, in the folder `out`/<name of the experiment>.
+
+    The folder gets `record` (see `load_record`), `figures` (PNG, SVG and PDF; where matplotlib is
+    installed), `tables` (Markdown and LaTeX) and `summary.md`. The record comes last: a folder with
+    one is finished. Finished parts are kept on the way.
+
+    Args:
+        experiment: one of `EXPERIMENTS`.
+        scale: "tiny", "small" or "paper".
+        seed: of everything random.
+        out: the folder for all experiments.
+        resume: go on where an earlier run with the same settings stopped; one that is finished is read.
+        tell: called with what is being done.
+        done: called with (parts finished, parts in all).
+
+    Raises:
+        DataError: The folder holds something else, or it cannot be written.
+        KeyboardInterrupt: Stopped from the keyboard; what is finished is kept.
+    """
+    folder = check_folder(experiment, scale, seed, out, resume=resume)
+    if finished(folder):
+        return load_record(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = hold(folder)
+    clock = _Clock.start(folder, _settings(experiment, scale, seed))
+
+    def count(parts: int, total: int) -> None:
+        clock.save()
+        done(parts, total)
+
+    try:
+        with noticing_interrupts() as interrupted, torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)  # each part does the same: an experiment is the same whole or in pieces
+            result = experiment.run(Work(scale, seed, folder, tell, count, interrupted))
+            if interrupted():
+                raise KeyboardInterrupt
+        record = _record(experiment, scale, seed, result, clock)
+        write_figures(folder, record)
+        save_record(folder, record)
+    finally:
+        clock.save()
+        del lock
+    return load_record(folder)  # the same as for whoever reads it later
+
+
+def check_folder(experiment: Experiment, scale: Scale, seed: int, out: Path | str, *, resume: bool) -> Path:
+    """The folder of an experiment, if a run with these settings may begin or go on there."""
+    if scale not in SCALES:
+        invalid_value("scale", f"one of {', '.join(SCALES)}", repr(scale))
+    check_size("seed", seed, minimum=0)
+    folder = Path(out) / experiment.name
+    if not folder.exists():
+        return folder
+    if not started(folder):
+        if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {".lock"}:
+            return folder
+        hint = "Choose another folder for the results (--out)."
+        raise DataError(message(str(folder), "nothing, or the folder of an earlier run", "something else", hint))
+    if not resume:
+        state = "a finished run" if finished(folder) else "an unfinished run"
+        hint = "Read it by --resume" if finished(folder) else "Go on with it by --resume"
+        hint = f"{hint}, choose another folder by --out, or remove this one."
+        raise DataError(message(str(folder), "no earlier run", state, hint))
+    _check_same(folder, _settings(experiment, scale, seed))
+    return folder
+
+
+def started(folder: Path) -> bool:
+    """Whether a run has begun in the folder of an experiment."""
+    return (folder / SETTINGS).is_file()
+
+
+def finished(folder: Path) -> bool:
+    """Whether the folder of an experiment holds its record."""
+    return started(folder) and (folder / RECORD).is_dir()
+
+
+def write_figures(folder: Path, record: Record) -> None:
+    """Figures, tables and the summary of a record."""
+    check_record(record)  # figures name files
+    tables = [figure for figure in record.figures if isinstance(figure, Table)]
+    figures = [figure for figure in record.figures if not isinstance(figure, Table)]
+    if find_spec("matplotlib") is None:
+        figures = []
+    for name, content in ((TABLES, tables), (FIGURES, figures)):
+        if content:
+            unlinked(folder / name).mkdir(exist_ok=True)
+    for table in tables:
+        for ending, text in (("md", markdown(table)), ("tex", latex(table))):
+            unlinked(folder / TABLES / f"{table.name}.{ending}").write_text(text, encoding="utf-8")
+    for figure in figures:
+        save_figure(figure, folder / FIGURES)
+    summary = record_markdown(record, [figure.name for figure in figures])
+    unlinked(folder / SUMMARY).write_text(summary, encoding="utf-8")
+
+
+def _settings(experiment: Experiment, scale: Scale, seed: int) -> dict[str, Any]:
+    return {"experiment": experiment.name, "scale": scale, "seed": seed, "torchlift": __version__}
+
+
+def _check_same(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to mix parts of two runs."""
+    found = _read(folder / SETTINGS)["settings"]
+    for name, value in settings.items():
+        if found.get(name) != value:
+            kind = "version" if name == "torchlift" else name
+            hint = "Go on with the same settings, or choose another folder by --out."
+            raise DataError(message(str(folder), f"a run with {kind} {value}", found.get(name), hint))
+
+
+def _record(experiment: Experiment, scale: Scale, seed: int, result: ExperimentResult, clock: _Clock) -> Record:
+    return Record(
+        name=experiment.name,
+        title=experiment.title,
+        summary=result.summary,
+        command=f"torchlift reproduce {experiment.name} --scale {scale} --seed {seed} "
+        f"--threads {torch.get_num_threads()}",
+        configuration={"scale": scale, "seed": seed, **result.configuration},
+        environment=clock.environment,
+        seconds=clock.seconds(),
+        claims=result.claims,
+        figures=result.figures,
+    )
+
+
+@dataclass
+class _Clock:
+    """The settings of a run on disk, with the time that it has taken over all its sittings."""
+
+    file: Path
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    earlier: float
+    begin: float
+
+    @staticmethod
+    def start(folder: Path, settings: Mapping[str, Any]) -> _Clock:
+        file, here, earlier = folder / SETTINGS, environment(), 0.0
+        if file.is_file():
+            content = _read(file)
+            before, earlier = content["environment"], content["seconds"]
+            changes = {name: value for name, value in here.items() if before.get(name) != value}
+            here = before | ({"resumed with": changes} if changes else {})
+        clock = _Clock(file, settings, here, earlier, time.perf_counter())
+        clock.save()
+        return clock
+
+    def seconds(self) -> float:
+        return self.earlier + time.perf_counter() - self.begin
+
+    def save(self) -> None:
+        content = {"settings": self.settings, "environment": self.environment, "seconds": self.seconds()}
+        new = unlinked(self.file.with_name(f".{self.file.name}.new"))
+        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        new.replace(self.file)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The content of the file of settings."""
+    hint = "It is damaged: choose another folder by --out."
+    content = read_json(file, hint)
+    settings, here, seconds = (content.get(name) for name in ("settings", "environment", "seconds"))
+    if isinstance(settings, dict) and isinstance(here, dict) and type(seconds) is float and seconds >= 0:
+        return content
+    raise DataError(message(str(file), "the settings of a run", "something else", hint))

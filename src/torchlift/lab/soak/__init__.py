@@ -1,0 +1,1 @@
+"""Training under kills, pauses and full disks."""

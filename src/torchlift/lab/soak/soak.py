@@ -1,0 +1,280 @@
+"""Endurance: a training run that is disturbed at random moments must end where an undisturbed one ends.
+
+| part        | share of the time | what is done                                                              |
+|-------------|-------------------|---------------------------------------------------------------------------|
+| rehearsal   | 4 %               | how many steps a second                                                   |
+| undisturbed | 25 %              | so many steps in one process; its resident memory is watched              |
+| disturbed   | the rest          | as many steps, killed, paused, left without room, and resumed every time; |
+|             |                   | again from the start while there is time                                  |
+
+All are real `torchlift train` processes on the bundled digits, with one thread.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchlift.io import Checkpoints, load_tensors
+from torchlift.lab.soak.child import KINDS, Child, Event, disturb, last_step, wait
+from torchlift.training import read_history
+
+#: Growth of the resident memory over the watched time that is still allowed.
+GROWTH = 0.01
+#: Seconds that memory must be watched for before its growth is judged.
+WATCHED = 60.0
+#: Steps of a run at least.
+LEAST = 100
+#: Seconds of training from which on a rehearsal is worth the time that starting it takes.
+REHEARSED = 5.0
+#: The part of a run that is left out at its beginning: caches and pools fill.
+WARM_UP = 0.25
+#: Seconds of training between two disturbances, at most.
+GAP = 8.0
+#: The share of disturbances that hit a process while it is still starting.
+EARLY = 0.25
+
+Tell = Callable[[str], object]
+Samples = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Whether something holds that should; None where it could not be judged."""
+
+    statement: str
+    passed: bool | None
+    detail: str
+
+
+def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Train with and without disturbances, and compare.
+
+    Args:
+        folder: where the runs are kept; on a file system of less than 1 GiB the disk is really filled.
+        seconds: about how long everything takes, if starting a process is quick against it.
+        seed: of training, and of all moments and kinds of disturbance.
+        tell: is told what goes on.
+
+    Returns:
+        A record for JSON: "steps", "rounds", "memory", "disturbances", "claims", "passed".
+    """
+    begin, work = time.monotonic(), 0.25 * seconds
+    calm, rough = folder / "undisturbed", folder / "disturbed"
+    steps, settings, samples = _reference(calm, work, seed, tell)
+    disturbed = Disturbed(
+        rough, settings, start=samples[0][0], gap=min(GAP, work / 10), deadline=time.monotonic() + 0.6 * seconds,
+        draws=random.Random(seed), tell=tell,
+    )  # fmt: skip
+    rounds, found = 0, ""
+    while not found and (not rounds or disturbed.time_for_more(rounds)):
+        shutil.rmtree(rough, ignore_errors=True)
+        found = disturbed.run() or ", ".join(differences(calm, rough))
+        rounds += 1
+    events, watched = disturbed.events, samples[int(WARM_UP * len(samples)) :]
+    claims = (_each_kind(events), _came_back(events), _same(rounds, found), _memory(watched))
+    return {
+        "steps": steps,
+        "rounds": rounds,
+        "seconds": time.monotonic() - begin,
+        "memory": {"growth": growth(watched), "samples": watched},
+        "disturbances": [event.record() for event in events],
+        "claims": [asdict(claim) for claim in claims],
+        "passed": all(claim.passed is not False for claim in claims),
+    }
+
+
+def growth(samples: Sequence[tuple[float, float]]) -> float:
+    """Relative growth over all samples (second, size): the slope of the least-squares line × time / mean size."""
+    if len(samples) < 2:
+        return 0.0
+    seconds, sizes = torch.tensor(samples, dtype=torch.float64).T
+    centred = seconds - seconds.mean()
+    slope = (centred @ sizes) / (centred @ centred)
+    return float(slope * (seconds[-1] - seconds[0]) / sizes.mean())
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """In what two runs differ: tensors of their last checkpoints and models bit for bit, and histories but for time."""
+    first, second = (Checkpoints(folder / "checkpoints").load() for folder in (one, other))
+    found = [] if first.step == second.step else [f"last steps {first.step} and {second.step}"]
+    found += _unequal(first.tensors, second.tensors, "checkpoint")
+    found += _unequal(load_tensors(one / "model")[0], load_tensors(other / "model")[0], "model")
+    rows = [[{**row, "seconds": None} for row in read_history(folder / "history.jsonl")] for folder in (one, other)]
+    if rows[0] != rows[1]:
+        found.append(f"histories of {len(rows[0])} and {len(rows[1])} rows")
+    return found
+
+
+def _unequal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], where: str) -> list[str]:
+    names = sorted(one.keys() | other.keys())
+    same = (name in one and name in other and torch.equal(one[name], other[name]) for name in names)
+    return [f"{where} {name}" for name, equal in zip(names, same, strict=True) if not equal]
+
+
+def _settings(seed: int) -> list[str]:
+    """Noise is drawn anew in every epoch, so that the state of every random stream counts."""
+    return [
+        "train", "--json", "--data.images", "1000", "--data.validation", "200", "--data.redraw", "True",
+        "--network.widths", "128", "128", "--network.activation", "soft-threshold", "--network.threshold", "0.02",
+        "--training.seed", str(seed), "--training.threads", "1",
+    ]  # fmt: skip
+
+
+def _rate(seed: int, seconds: float) -> float:
+    """Steps per second."""
+    with Child([*_settings(seed), "--training.time-limit", str(max(1.0, seconds))]) as child:
+        found = child.answer()
+    return found["steps"] / found["seconds"]
+
+
+def _reference(folder: Path, work: float, seed: int, tell: Tell) -> tuple[int, list[str], Samples]:
+    """The undisturbed run: its steps, its settings, and its memory.
+
+    A machine that is shared may be quicker than in the rehearsal. Then the run is repeated with more steps, because
+    memory must be watched for long.
+    """
+    steps = LEAST
+    if work > REHEARSED:
+        tell("rehearsal")
+        steps = max(LEAST, round(work * _rate(seed, work / 6)))
+    while True:
+        tell(f"undisturbed, {steps} steps")
+        settings = [
+            *_settings(seed), "--training.steps", str(steps), "--training.evaluate-every", str(max(1, steps // 50)),
+            "--training.checkpoint-every", str(min(2.0, work / 20)),
+        ]  # fmt: skip
+        samples = _undisturbed(folder, settings, every=min(1.0, work / 100))
+        taken = samples[-1][0] - samples[0][0]
+        if work < WATCHED or taken > work / 2:
+            return steps, settings, samples
+        steps = round(steps * min(10.0, work / taken))
+        shutil.rmtree(folder)
+
+
+def _undisturbed(folder: Path, settings: Sequence[str], every: float) -> Samples:
+    """Train; returns (second, MiB) from the first checkpoint on."""
+    samples: Samples = []
+    with Child([*settings, "--out", str(folder)]) as child:
+        start = time.monotonic()
+        while child.running:
+            size = child.memory()
+            if size is not None and last_step(folder):
+                samples.append((time.monotonic() - start, size))
+            time.sleep(every)
+        child.answer()
+    return samples
+
+
+class Disturbed:
+    """A run that is disturbed.
+
+    Args:
+        folder, settings: of the run.
+        start: seconds that a process needs until its first checkpoint.
+        gap: seconds of training between two disturbances, at most.
+        deadline: when disturbances end, if there was one of each kind.
+        draws: of kinds and moments.
+        tell: is told what goes on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str],
+        *,
+        start: float,
+        gap: float,
+        deadline: float,
+        draws: random.Random,
+        tell: Tell,
+    ) -> None:
+        self.folder, self.settings, self.start, self.gap = folder, settings, start, gap
+        self.deadline, self.draws, self.tell = deadline, draws, tell
+        self.events: list[Event] = []
+        self._kinds, self._since = self._rounds(), time.monotonic()
+
+    def time_for_more(self, rounds: int) -> bool:
+        """Whether at least half of another round of the usual length could be disturbed."""
+        now = time.monotonic()
+        return now + (now - self._since) / rounds / 2 < self.deadline
+
+    def run(self) -> str:
+        """Train until the run has ended; returns what was wrong with its end."""
+        while True:
+            before = last_step(self.folder)
+            with self._begin() as child:
+                end = None if self._disturb(child, before) else child.end()
+            if end is not None:
+                return "" if end.status == 0 else f"status {end.status}, {end.last_line}"
+            if not self.events[-1].expected:
+                return "the end was not reached"
+
+    def _begin(self) -> Child:
+        """A new run, or one that is resumed as soon as there is something to resume."""
+        if (self.folder / "config.toml").exists():
+            return Child(["train", "--json", "--resume", str(self.folder)])
+        return Child([*self.settings, "--out", str(self.folder)])
+
+    def _disturb(self, child: Child, before: int) -> bool:
+        """Whether a disturbance ended this process; else it has ended by itself, or has earned its rest."""
+        while time.monotonic() < self.deadline or {event.kind for event in self.events} != set(KINDS):
+            self._wait(child, before)
+            event = disturb(next(self._kinds), child, self.folder, self.draws, since=self._since, before=before)
+            if event is None:
+                return False
+            self.events.append(event)
+            self.tell(f"disturbed {len(self.events)} times, at step {event.step}")
+            if event.status is not None or not event.expected:
+                return True
+        return False
+
+    def _wait(self, child: Child, before: int) -> None:
+        """Until a random moment, in the start of the process or in its training."""
+        if self.draws.random() < EARLY:
+            seconds = self.draws.uniform(0.0, self.start)
+        else:
+            wait(child, lambda: last_step(self.folder) > before)
+            seconds = self.draws.uniform(0.0, self.gap)
+        wait(child, lambda: False, seconds)
+
+    def _rounds(self) -> Iterator[str]:
+        """All kinds in random order, again and again."""
+        while True:
+            yield from self.draws.sample(KINDS, len(KINDS))
+
+
+def _each_kind(events: Sequence[Event]) -> Claim:
+    counts = {kind: sum(event.kind == kind for event in events) for kind in KINDS}
+    detail = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+    return Claim("disturbed in every way", all(counts.values()), detail)
+
+
+def _came_back(events: Sequence[Event]) -> Claim:
+    statement = "came back every time"
+    for event in events:
+        if not event.expected:
+            said = f"{event.kind} at {event.second:.0f} s: status {event.status}, {event.said or 'nothing said'}"
+            return Claim(statement, False, said)
+    return Claim(statement, True, f"after {sum(event.status is not None for event in events)} restarts")
+
+
+def _same(rounds: int, found: str) -> Claim:
+    detail = f"parameters, state and history, bit for bit, in {rounds} of {rounds} runs"
+    return Claim("ends with the same numbers", not found, f"different: {found}" if found else detail)
+
+
+def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
+    statement = f"memory grows by less than {GROWTH:.0%}"
+    seconds = samples[-1][0] - samples[0][0] if samples else 0.0
+    if seconds < WATCHED:
+        return Claim(statement, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
+    found, mean = growth(samples), sum(size for _, size in samples) / len(samples)
+    return Claim(statement, found < GROWTH, f"{found:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")

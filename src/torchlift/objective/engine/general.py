@@ -1,0 +1,124 @@
+"""The general engine: any block operators, any coupling, through vector–Jacobian products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
+from torchlift.objective.engine.states import Layout, States
+from torchlift.operators import Context
+
+
+class GeneralEngine(Engine):
+    """Evaluates one layer after the other.
+
+    With cotangents c_j = ∇_v D_j and ∇L, one vector–Jacobian product of the
+    linear maps (z, θ) ↦ (v_1, …, v_J, N) gives Wᵀ∇_v D + Kᵀ∇L pulled back
+    through u = M⁻¹V z, and the gradients of all parameters. The activations
+    themselves are never differentiated, except in their own parameters.
+    """
+
+    name = "general"
+
+    def __init__(self, network: Any, setting: Setting) -> None:
+        super().__init__(network, setting)
+        form = network.operators()
+        self.layout = Layout(form.W.row_shapes)
+
+    @torch.no_grad()
+    def evaluate(self, y: Tensor, z: States, context: Context = None) -> Evaluation:
+        form = self.network.operators()
+        layers = [layer.to(y.dtype) for layer in z]
+        u, residuals = self._states(form, y, layers, z.u, context)
+        v = [form.pre_activation(j, u, context) for j in range(form.depth)]
+        output = form.output(u, context)
+        return Evaluation(tuple(self._parts(form, layers, v)), output, tuple(residuals))
+
+    @torch.no_grad()
+    def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
+        result = z.empty_like(y.dtype) if out is None else out
+        for part in self.evaluate(y, z, context).parts:
+            result[part.start].copy_(part.activation(part.v))
+        return result
+
+    def gradients(
+        self,
+        y: Tensor,
+        x: Tensor,
+        z: States,
+        context: Context = None,
+        out: Gradients | None = None,
+        want: Want = "both",
+    ) -> Gradients:
+        lifting, scale = self.setting.lifting, 1.0 / len(y)
+        parameters = {} if want == "states" else self.trainable()
+        with torch.enable_grad():
+            form = self.network.operators()
+            layers = [layer.detach().to(y.dtype).requires_grad_() for layer in z]
+            free = [] if z.u is None else [layer.detach().to(y.dtype).requires_grad_() for layer in z.u]
+            u, residuals = self._states(form, y, layers, free or None, context)
+            v = [form.pre_activation(j, u, context) for j in range(form.depth)]
+            output = form.output(u, context)
+        result = Gradients(z.gradient_like(y.dtype), {})
+        pulled = [(output, scale * self.setting.loss.grad(output.detach(), x))]
+        own = []
+        for part in self._parts(form, [layer.detach() for layer in layers], [each.detach() for each in v]):
+            # `gradients` may overwrite v, and detached v shares memory with the graph: give it a copy
+            grad_z, grad_v = lifting.gradients(part.activation, part.z, part.v.clone(), scale * part.weight)
+            own.append(grad_z)
+            pulled.append((v[part.start], grad_v))
+        rho = self.setting.coupling
+        pulled += [(residual, scale * rho * residual.detach()) for residual in residuals if rho is not None]
+        if parameters:
+            pulled += self._activation_terms(form, layers, v, scale)
+        pulled = [(value, cotangent) for value, cotangent in pulled if value.requires_grad]
+        leaves = [*layers, *free, *parameters.values()]
+        grads = _pull_back(pulled, leaves)
+        for slot, grad, mine in zip(result.z, grads, own, strict=False):
+            torch.add(mine, grad, out=slot)
+        if z.u is not None:
+            result.z.u = z.u.empty_like(y.dtype)
+            for slot, grad in zip(result.z.u, grads[len(layers) :], strict=False):
+                slot.copy_(grad)
+        result.parameters = dict(zip(parameters, grads[len(layers) + len(free) :], strict=True))
+        return result
+
+    def _states(
+        self, form: Any, y: Tensor, z: list[Tensor], u: States | list[Tensor] | None, context: Context
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """u, and the residuals M u − V z where u is free."""
+        if u is None:
+            return form.eliminate(y, z, context), []
+        full = (y, *(layer.to(y.dtype) for layer in u))
+        pairs = ((form.M.row(j, full, context), form.V.row(j, z, context)) for j in range(form.depth))
+        return full, [left - right for left, right in pairs]
+
+    def _parts(self, form: Any, z: list[Tensor], v: list[Tensor]) -> list[Part]:
+        weights = self.setting.weights
+        rows = zip(form.activations, weights, z, v, strict=True)
+        return [Part(j, 1, False, *row) for j, row in enumerate(rows)]
+
+    def _activation_terms(
+        self, form: Any, z: list[Tensor], v: list[Tensor], scale: float
+    ) -> list[tuple[Tensor, Tensor]]:
+        """D at fixed z and v, whose gradient is that of learned thresholds and bounds."""
+        terms = []
+        for activation, weight, z_j, v_j in zip(form.activations, self.setting.weights, z, v, strict=True):
+            if any(isinstance(value, Tensor) and value.requires_grad for value in vars(activation).values()):
+                with torch.enable_grad():
+                    penalty = self.setting.lifting.value(activation, z_j.detach(), v_j.detach(), weight)
+                    total = scale * penalty.sum()
+                terms.append((total, torch.ones_like(total)))
+        return terms
+
+
+def _pull_back(pulled: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor]:
+    """Σ Jᵀ cotangent for every leaf; zero where nothing depends on it."""
+    if not pulled or not leaves:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    values, cotangents = zip(*pulled, strict=True)
+    grads = torch.autograd.grad(values, leaves, cotangents, allow_unused=True)
+    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]

@@ -1,0 +1,85 @@
+"""Draws curves over one axis."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchlift.report.plot.style import COLOURS, SMALL, heading, logarithmic, plain, tidy
+from torchlift.report.records import Curves, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_FEW_POINTS = 16
+"""Curves of at most as many points have a dot at each."""
+_INSIDE = 4
+"""As many names fit into the axes; more stand beside them."""
+_LETTERS = 34
+"""In one line of a name."""
+_LINES = {False: ("-", "-."), True: ("--", ":")}
+_DOTS = "os^Dv"
+
+
+def draw_curves(curves: Curves) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    names = [textwrap.wrap(series.label, _LETTERS) or [""] for series in curves.series]
+    outside = len(names) > _INSIDE
+    wide, high = 6.0, 3.9
+    if outside:  # the names have a place of their own
+        wide += 0.6 + 0.065 * max(len(line) for lines in names for line in lines)
+        high = max(high, 0.8 + 0.16 * sum(map(len, names)))
+    figure = Figure(figsize=(wide, high), layout="constrained")
+    axis = figure.subplots()
+    looks = _looks(curves.series)
+    for series, lines, (colour, line, dot) in zip(curves.series, names, looks, strict=True):
+        _draw(axis, series, plain("\n".join(lines)), colour, line, dot)
+    tidy(axis, curves.x_label, curves.y_label, (6.0, high))
+    heading(axis, curves.title, 70)
+    axis.grid(visible=True, color="0.9", linewidth=0.6)
+    axis.set_axisbelow(True)
+    across = [x for series in curves.series for x in series.x]
+    if curves.x_log:
+        logarithmic(axis, "x", across)
+    elif all(float(x).is_integer() for x in across):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if curves.y_log:
+        logarithmic(axis, "y", [y for series in curves.series for y in series.y if y is not None])
+    if outside:
+        axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    elif curves.series:
+        axis.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize=SMALL)
+    return figure
+
+
+def _draw(axis: Axes, series: Series, label: str, colour: str, line: str, dot: str) -> None:
+    y = [_known(value) for value in series.y]
+    few = len(series.x) <= _FEW_POINTS
+    axis.plot(series.x, y, line, marker=dot if few else "", ms=3.5, lw=1.4, color=colour, label=label)
+    if series.low and series.high:
+        low, high = ([_known(value) for value in border] for border in (series.low, series.high))
+        axis.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _looks(series: Sequence[Series]) -> list[tuple[str, str, str]]:
+    """(colour, line, dot) of each: a colour per group, and another line for each of its members."""
+    groups: dict[str, int] = {}
+    used: dict[tuple[int, bool], int] = {}
+    looks: list[tuple[str, str, str]] = []
+    for index, each in enumerate(series):
+        group = groups.setdefault(each.group or f"\0{index}", len(groups))
+        place = used[group, each.dashed] = used.get((group, each.dashed), -1) + 1
+        lines = _LINES[each.dashed]
+        dot = _DOTS[(group // len(COLOURS) + place) % len(_DOTS)]
+        looks.append((COLOURS[group % len(COLOURS)], lines[(group // len(COLOURS) + place) % len(lines)], dot))
+    return looks
+
+
+def _known(value: float | None) -> float:
+    """Gaps and infinities are not drawn."""
+    return math.nan if value is None or not math.isfinite(value) else value

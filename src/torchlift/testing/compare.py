@@ -1,0 +1,82 @@
+"""Comparisons that say what differs, by how much and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchlift.testing.report import Broken
+
+#: Tensors of up to so many entries are written out in examples.
+FEW = 12
+
+
+def require(condition: object, observed: str, **inputs: Any) -> None:
+    """A statement that must be true."""
+    if not bool(condition):
+        raise Broken(observed, show(inputs))
+
+
+def at_most(what: str, found: Tensor, bound: Tensor | float, **inputs: Any) -> None:
+    """found ≤ bound in every entry, NaN never."""
+    found, limit = torch.broadcast_tensors(found, torch.as_tensor(bound, dtype=found.dtype, device=found.device))
+    excess = found - limit
+    wrong = ~(found <= limit)
+    if bool(wrong.any()):
+        place = _worst(excess, wrong)
+        observed = f"{what} is {float(found[place]):.6g}, and at most {float(limit[place]):.6g} is allowed"
+        raise Broken(observed, show(inputs, place))
+
+
+def close(what: str, found: Any, wanted: Tensor, rtol: float, atol: float = 0.0, **inputs: Any) -> None:
+    """The same shape and dtype, and values within atol + rtol·|wanted|; with zeros the same bits."""
+    require(isinstance(found, Tensor), f"{what} is a {type(found).__name__}, not a tensor", **inputs)
+    require(found.shape == wanted.shape, f"{what} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}", **inputs)
+    require(found.dtype == wanted.dtype, f"{what} has dtype {found.dtype}, not {wanted.dtype}", **inputs)
+    error = (found.detach() - wanted.detach()).abs()
+    wrong = ~((error <= atol + rtol * wanted.abs()) | (found == wanted) | (found.isnan() & wanted.isnan()))
+    if bool(wrong.any()):
+        place = _worst(error, wrong)
+        pair = f"{float(found[place]):.8g} instead of {float(wanted[place]):.8g}"
+        raise Broken(f"{what} is {pair} (difference {float(error[place]):.2g})", show(inputs, place))
+
+
+def finite(what: str, found: Tensor, **inputs: Any) -> None:
+    """Neither NaN nor infinity."""
+    wrong = ~found.isfinite()
+    if bool(wrong.any()):
+        place = _first(wrong)
+        raise Broken(f"{what} is {float(found[place])}", show(inputs, place))
+
+
+def show(inputs: dict[str, Any], place: tuple[int, ...] = ()) -> str:
+    """Inputs as text: tensors at the place where something went wrong, written out where they are small."""
+    return ", ".join(_show(name, value, place) for name, value in inputs.items())
+
+
+def _show(name: str, value: Any, place: tuple[int, ...]) -> str:
+    if not isinstance(value, Tensor):
+        return f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
+    if value.ndim == 0:
+        return f"{name} = {float(value):.6g}"
+    own = place[len(place) - value.ndim :] if 0 < value.ndim <= len(place) else ()
+    if own and all(index < size for index, size in zip(own, value.shape, strict=True)):
+        return f"{name}[{', '.join(map(str, own))}] = {float(value[own]):.6g}"
+    if value.numel() <= FEW:
+        return f"{name} = {[round(entry, 6) for entry in value.flatten().tolist()]}"
+    return f"{name} of shape {tuple(value.shape)}"
+
+
+def _worst(amount: Tensor, wrong: Tensor) -> tuple[int, ...]:
+    """Where the amount is largest among the wrong entries; the first NaN where there is one."""
+    strange = wrong & amount.isnan()
+    if bool(strange.any()):
+        return _first(strange)
+    ranked = torch.where(wrong, amount, -torch.inf)
+    return tuple(int(index) for index in torch.unravel_index(ranked.argmax(), ranked.shape))
+
+
+def _first(wrong: Tensor) -> tuple[int, ...]:
+    return tuple(wrong.nonzero()[0].tolist())
