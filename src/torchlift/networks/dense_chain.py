@@ -22,7 +22,8 @@ class DenseStack(NamedTuple):
     Arguments:
         weight: (layers, out, in), or (out, in).
         bias: (layers, out) or (out,), or None.
-        observers: are told (layer, its input) in every forward pass that is recorded for a way back.
+        observers: are told (layer, its input) in every forward pass that is recorded for a way back; an attribute
+            `signal` of theirs is told (layer, its input, the signal that comes back to it) on that way.
     """
 
     weight: Tensor
@@ -45,6 +46,18 @@ class DenseStack(NamedTuple):
             for observer in self.observers:
                 observer(layer, u)
 
+    def answer(self, layer: int, u: Tensor, r: Tensor) -> None:
+        """Tell that the signal r has come back to a layer with input u."""
+        for observer in self.observers:
+            if (signal := getattr(observer, "signal", None)) is not None:
+                signal(layer, u, r)
+
+
+def follow(v: Tensor, u: Tensor, layer: int, signal: Callable[[int, Tensor, Tensor], None]) -> None:
+    """Have `signal` told (layer, u, the gradient of v) by autograd; v = W u + b is left as it is."""
+    if v.requires_grad and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(v.device.type):
+        v.register_hook(lambda r: signal(layer, u, r))
+
 
 def dense_chain(y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[ProximalActivation]) -> Tensor:
     """W_J σ(… σ(W_0 y + b_0) …) + b_J; the layers of all stacks in turn, one more than there are activations."""
@@ -55,6 +68,8 @@ def dense_chain(y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[P
         for layer, (weight, bias) in enumerate(stack.pairs()):
             stack.observe(layer, u)
             v = linear(u, weight, bias)
+            if stack.observers and torch.is_grad_enabled():
+                follow(v, u, layer, stack.answer)
             activation = next(after, None)
             u = v if activation is None else activation(v)
     return u
@@ -101,8 +116,14 @@ class DenseForm:
 
 def _stack(layer: nn.Linear) -> DenseStack:
     own = layer._parameters  # past the look-up of attributes of modules, which takes longer than all else here
-    observers = [partial(_tell, hook, layer) for hook in layer._forward_pre_hooks.values()]
+    observers = [_observer(hook, layer) for hook in layer._forward_pre_hooks.values()]
     return DenseStack(cast("Tensor", own["weight"]), own["bias"], observers)
+
+
+def _observer(hook: Callable[..., object], layer: nn.Linear) -> Callable[[int, Tensor], None]:
+    observer = partial(_tell, hook, layer)
+    vars(observer)["signal"] = getattr(hook, "signal", None)
+    return observer
 
 
 def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor) -> None:
@@ -110,7 +131,8 @@ def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor)
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Hooks that may change something; forward pre-hooks marked `observes` do not."""
-    if module._forward_hooks or module._backward_hooks or module._backward_pre_hooks:
+    """Hooks that may change something; forward hooks marked `observes` do not."""
+    if module._backward_hooks or module._backward_pre_hooks:
         return True
-    return any(not getattr(hook, "observes", False) for hook in module._forward_pre_hooks.values())
+    forward = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return any(not getattr(hook, "observes", False) for hook in forward)

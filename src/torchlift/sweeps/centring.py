@@ -21,7 +21,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torchlift.networks.dense_chain import follow
 from torchlift.sweeps.activation import plain_functions
+from torchlift.sweeps.orthogonal import Factors, many_outputs, wide
 from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 
 #: Entries up to which layers of a stack share a call, where calls cost more than passes over memory.
@@ -36,11 +38,13 @@ class Mean:
         weight, bias: its parameters; those of a stack have a leading axis of layers.
         inputs: ū, (in,) for a matrix, (layers, in) for a stack, (in · taps,) for a kernel, (out, in/groups) for a
             kernel of groups.
+        factors: of the gradients of layers that are much wider than the batch, by layer: see `orthogonal`.
     """
 
     weight: Tensor
     bias: Tensor
     inputs: Tensor
+    factors: dict[int, Factors] = field(default_factory=dict)
 
     def centre_(self, weight: Tensor, bias: Tensor) -> None:
         """weight −= bias ūᵀ: from ∇_W to the gradient in centred coordinates."""
@@ -62,6 +66,11 @@ class Mean:
             return (weight @ self.inputs[:, :, None])[:, :, 0]
         return (weight.flatten(2).sum(2) * self.inputs[::every]).sum(1)
 
+    def centred_factors(self) -> dict[int, Factors]:
+        """With X − 1ūᵀ in place of X: those of the centred gradient."""
+        means = self.inputs if self._stacked else self.inputs[None]
+        return {layer: Factors(r, u - means[layer]) for layer, (r, u) in self.factors.items()}
+
     def add_pull_(self, bias: Tensor, weight: Tensor, rate: float | Tensor) -> None:
         """bias += rate · W ū."""
         if self.inputs.ndim == 1 and not isinstance(rate, Tensor):
@@ -78,6 +87,23 @@ class Mean:
         return self.bias.ndim == 2
 
 
+def keep_factors(means: list[Mean], total: int | None = None) -> None:
+    """Forget the factors of gradients that are not to be orthogonalised; means are in the order of their layers.
+
+    Arguments:
+        means: of all layers of a network.
+        total: samples of all processes; None where the factors hold them all.
+    """
+    for mean in means:
+        last = means[-1]
+        mean.factors = {
+            layer: factors
+            for layer, factors in mean.factors.items()
+            if wide(mean.weight, samples := total or len(factors.inputs))
+            and many_outputs(last.weight, last.bias, samples)
+        }
+
+
 @dataclass(eq=False)
 class _Sum:
     """What one owner of parameters has seen: by layer, the sum of mean inputs and their number."""
@@ -86,6 +112,25 @@ class _Sum:
     bias: nn.Parameter
     groups: int
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    factors: dict[int, list[Factors]] = field(default_factory=dict)
+
+    def follows(self, u: Tensor) -> bool:
+        """Whether the signal that comes back is asked for too."""
+        matrices = self.weight.ndim == self.bias.ndim + 1
+        return matrices and u.ndim == 2 and u.dtype is self.weight.dtype and wide(self.weight, len(u))
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self.factors.clear()
+
+    def _all_factors(self) -> dict[int, Factors]:
+        """Those of all passes together, of layers whose every pass came back."""
+        together = {}
+        for layer, passes in self.factors.items():
+            r, u = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*passes, strict=True))
+            if len(passes) == self.rows[layer][1]:
+                together[layer] = Factors(r, u)
+        return together
 
     def add(self, layer: int, u: Tensor) -> None:
         if u.ndim == 2 and u.dtype is self.weight.dtype and (self.weight.ndim == 2 or self.bias.ndim == 2):
@@ -104,9 +149,10 @@ class _Sum:
         means = {layer: total if count == 1 else total / count for layer, (total, count) in self.rows.items()}
         if self.bias.ndim == 2:
             nothing = torch.zeros_like(next(iter(means.values())))  # of a layer that was not used
-            return Mean(self.weight, self.bias, torch.stack([means.get(i, nothing) for i in range(len(self.weight))]))
+            rows = torch.stack([means.get(i, nothing) for i in range(len(self.weight))])
+            return Mean(self.weight, self.bias, rows, self._all_factors())
         if self.weight.ndim == 2:
-            return Mean(self.weight, self.bias, means[0])
+            return Mean(self.weight, self.bias, means[0], self._all_factors())
         if self.groups == 1 and self.weight.is_contiguous():
             taps = self.weight[0, 0].numel()
             return Mean(self.weight, self.bias, means[0][:, None].expand(-1, taps).reshape(-1))
@@ -132,8 +178,12 @@ class Centring:
                 self._listen_to_stack(owner, bias)
             elif isinstance(owner, (*DENSE, *CONVOLUTIONS)) and _trained(owner.weight, bias):
                 known = _Sum(cast("nn.Parameter", owner.weight), bias, getattr(owner, "groups", 1))
-                handle = owner.register_forward_pre_hook(_hook(weakref.ref(self), known))
-                weakref.finalize(self, handle.remove)
+                hook = _hook(weakref.ref(self), known)
+                handles = [owner.register_forward_pre_hook(hook)]
+                if isinstance(owner, DENSE):
+                    handles.append(owner.register_forward_hook(_following(known, vars(hook)["signal"])))
+                for handle in handles:
+                    weakref.finalize(self, handle.remove)
 
     def _listen_to_stack(self, owner: Any, bias: Any) -> None:
         weight = owner.linear.get_parameter("weight")
@@ -148,7 +198,8 @@ class Centring:
         sums, self._sums = self._sums, {}
         means = [each.mean() for each in sums.values() if each.weight.grad is not None and each.bias.grad is not None]
         for each in sums.values():
-            each.rows.clear()
+            each.clear()
+        keep_factors(means)
         return means
 
     def heard(self, known: _Sum, layer: int, u: Tensor) -> None:
@@ -157,14 +208,38 @@ class Centring:
         with plain_functions():
             known.add(layer, u)
 
+    def answered(self, known: _Sum, layer: int, u: Tensor, r: Tensor) -> None:
+        """The signal that came back to a layer, from the pass with input u."""
+        if id(known) in self._sums and r.dtype is u.dtype and known.follows(u):
+            known.factors.setdefault(layer, []).append(Factors(r.detach(), u.detach()))
+
 
 def _hook(own: weakref.ref[Any], known: _Sum) -> Callable[..., None]:
     def hook(owner: nn.Module, args: tuple[Any, ...]) -> None:
         if args and torch.is_grad_enabled() and (centring := own()) is not None:
             centring.heard(known, 0, args[0])
 
-    vars(hook)["observes"] = True  # changes nothing
+    vars(hook).update(observes=True, signal=_answer(own, known))  # changes nothing
     return hook
+
+
+def _following(known: _Sum, signal: Callable[[int, Tensor, Tensor], None]) -> Callable[..., None]:
+    """A forward hook that waits for the signal where it is asked for."""
+
+    def hook(owner: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if args and torch.is_grad_enabled() and known.follows(args[0]):
+            follow(output, args[0], 0, signal)
+
+    vars(hook)["observes"] = True
+    return hook
+
+
+def _answer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor, Tensor], None]:
+    def answer(layer: int, u: Tensor, r: Tensor) -> None:
+        if (centring := own()) is not None:
+            centring.answered(known, layer, u, r)
+
+    return answer
 
 
 def _observer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor], None]:
@@ -172,6 +247,7 @@ def _observer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor], Non
         if (centring := own()) is not None:
             centring.heard(known, layer, u)
 
+    vars(observer)["signal"] = _answer(own, known)
     return observer
 
 

@@ -123,6 +123,7 @@ def _sweep(
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
     for j in reversed(range(len(inputs))):
         number, layer = places[j]
+        stacks[number // 2].answer(layer, inputs[j], residual)
         if (weight := gradients[number]) is not None:
             torch.mm(residual.T, inputs[j], out=weight if weight.ndim == 2 else weight[layer])
         if (bias := gradients[number + 1]) is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.sweeps.centring import SMALL, Centring, Mean
+from torchlift.sweeps.orthogonal import ALIKE, orthogonalise
 from torchlift.sweeps.parameter_groups import parameter_groups
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
@@ -219,7 +220,8 @@ class RelativeStep(torch.optim.Optimizer):
         # entries have a q of their own; that of their layers only weighs the distance
         count = own["count" if part.dense else "estimates"]
         seen = gradients if part.dense else part.some(gradients)
-        part.second.lerp_(part.mean_squares(seen), 1 - self.memory)
+        part.squares = part.mean_squares(seen)
+        part.second.lerp_(part.squares, 1 - self.memory)
         roots = (part.second / (1 - self.memory**count)).sqrt_()
         torch.maximum(part.peak, roots, out=part.peak)
         return torch.maximum(roots, _floor(part.peak))
@@ -261,6 +263,7 @@ class RelativeStep(torch.optim.Optimizer):
         scales = part.units * ((1 - self.momentum) / roots)  # of a gradient in m, which is c m̂ but for the correction
         rates = own["rho"] * part.rates() / (1 - self.momentum ** own["count"])
         rows = part.rows(gradients)
+        scales = self._orthogonalise(part, rows, scales, means)
         if part.host:
             part.move_by_numbers(rows, scales.tolist(), rates.tolist(), self.momentum)
         else:
@@ -270,6 +273,26 @@ class RelativeStep(torch.optim.Optimizer):
         for weight, bias, mean in means:
             rate = rates if rates.ndim == 0 else rates[part.firsts[weight]]
             mean.add_pull_(part.tensors[bias], part.momenta[weight], float(rate) if part.host else rate)
+
+    def _orthogonalise(self, part: _Part, rows: list[Tensor], scales: Tensor, means: Sequence[_Centred]) -> Tensor:
+        """Put msgn(g) in place of gradients whose factors are known; returns their scales, of mean square 1 too.
+
+        A gradient with other terms than those of its factors, such as that of a penalty, stays as it is.
+        """
+        known = {part.firsts[weight] + layer: factors for weight, _, mean in means
+                 for layer, factors in mean.centred_factors().items()}  # fmt: skip
+        for samples in sorted({len(factors.inputs) for factors in known.values()}):
+            places = [place for place, factors in known.items() if len(factors.inputs) == samples]
+            made = orthogonalise([known[place] for place in places])
+            for place, (direction, square, energy) in zip(places, made, strict=True):
+                alike = (part.squares[place] - energy).abs() <= ALIKE * energy
+                scale = part.units[place] * (1 - self.momentum) * square.clamp(min=_tiny(square)).rsqrt()
+                scales[place] = torch.where(alike, scale, scales[place])
+                if not part.host:
+                    rows[place] = torch.where(alike, direction, rows[place])
+                elif alike:
+                    rows[place] = direction
+        return scales
 
     def _move_entries(
         self,
@@ -412,6 +435,8 @@ class _Part:
         self.seconds = [] if self.dense else [s["second"] for s in states]
         rows = slice(entries[0].rows.start, entries[-1].rows.stop)
         self.second, self.peak, self.units = (own[name][rows] for name in _VECTORS)
+        self.squares = self.second
+        """Mean squares of the last gradients."""
         self.sizes = [entry.layers for entry in entries]
         self.firsts = [entry.first - rows.start for entry in entries]
         first = self.tensors[0]
@@ -541,6 +566,10 @@ def _gradient(tensor: Tensor) -> Tensor:
     if gradient is None:
         return torch.zeros_like(tensor, memory_format=torch.preserve_format)
     return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _tiny(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).tiny ** 0.5
 
 
 def _floor(peak: Tensor) -> Tensor:

@@ -24,8 +24,9 @@ from torchlift.objective.sharded_batches import ShardedBatches
 from torchlift.parallel import Share
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
-from torchlift.sweeps.centring import Mean
+from torchlift.sweeps.centring import Mean, keep_factors
 from torchlift.sweeps.dense_chain import differentiate_dense_chain
+from torchlift.sweeps.orthogonal import Factors
 from torchlift.training.step import Needs, Parts, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
 
 Anneal = Literal["cosine", "linear", "constant"]
@@ -262,9 +263,14 @@ class GradientStep(TrainStep):
         return [(mean, mean.pull(mean.weight.detach())) for mean in means]
 
     def _mean_inputs(self, means: list[Mean]) -> None:
-        """From mean inputs of this process's samples to those of all."""
-        if self._share is not None and means:
-            self._share.mean_(*(mean.inputs for mean in means))
+        """From mean inputs of this process's samples to those of all; factors of gradients likewise."""
+        share = self._share
+        if share is not None and means:
+            share.mean_(*(mean.inputs for mean in means))
+            keep_factors(means, share.total)
+            for mean in means:
+                gathered = {layer: [share.gather(part) for part in parts] for layer, parts in mean.factors.items()}
+                mean.factors = {layer: Factors(*parts) for layer, parts in gathered.items()}
 
     # -- the parameters to judge --------------------------------------------------------------------------------------
 
