@@ -64,6 +64,11 @@ class RelativeStep(torch.optim.Optimizer):
     dense layer with squared errors; elsewhere it is an estimate. Nothing is
     read by the host: no device waits in a step.
 
+    Dense layers that are much wider than the batch move along the orthogonal
+    factor of g_l, of root mean square 1, in place of ĝ_l, if the network puts out
+    many numbers: see `torchlift.sweeps.orthogonal`. It is made from what the layers
+    see, so it needs a module and centring.
+
     A running average of the parameters is kept, which is better than the last
     ones while steps are long: `swap_average` exchanges both, once before and once
     after an evaluation. A gradient that is missing counts as zero. Gradients of
@@ -199,6 +204,9 @@ class RelativeStep(torch.optim.Optimizer):
             }  # fmt: skip
         elif len(self.state[_ALL]["second"]) != rows:
             invalid_value("RelativeStep", "the parameters that it has begun with", "others", "Make a new optimiser.")
+        elif "weights" in self.state[_ALL]:
+            hint = "Its momentum is kept in other units now: begin anew from the parameters."
+            invalid_value("RelativeStep state", "one of this version", "one of an earlier version", hint)
         own = self.state[_ALL]
         for name in ("rho", "gain", *_VECTORS):
             own[name] = own[name].to(reference)
@@ -279,15 +287,20 @@ class RelativeStep(torch.optim.Optimizer):
 
         A gradient with other terms than those of its factors, such as that of a penalty, stays as it is.
         """
-        known = {part.firsts[weight] + layer: factors for weight, _, mean in means
-                 for layer, factors in mean.centred_factors().items()}  # fmt: skip
+        known = {
+            part.firsts[weight] + layer: factors
+            for weight, _, mean in means
+            for layer, factors in mean.centred_factors().items()
+        }
+        # steps shorten where gradients are rounding errors, as those of other layers do
+        sizes = (part.squares.sqrt() / _floor(part.peak)).clamp_(max=1) if known else part.squares
         for samples in sorted({len(factors.inputs) for factors in known.values()}):
             places = [place for place, factors in known.items() if len(factors.inputs) == samples]
             made = orthogonalise([known[place] for place in places])
             for place, (direction, square, energy) in zip(places, made, strict=True):
                 alike = (part.squares[place] - energy).abs() <= ALIKE * energy
-                scale = part.units[place] * (1 - self.momentum) * square.clamp(min=_tiny(square)).rsqrt()
-                scales[place] = torch.where(alike, scale, scales[place])
+                size = part.units[place] * sizes[place] * (1 - self.momentum)
+                scales[place] = torch.where(alike, size * square.clamp(min=_tiny(square)).rsqrt(), scales[place])
                 if not part.host:
                     rows[place] = torch.where(alike, direction, rows[place])
                 elif alike:
