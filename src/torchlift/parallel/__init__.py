@@ -5,7 +5,7 @@ all layers; training and solvers see no difference.
 """
 
 from torchlift.parallel.agreement import agreed_clock, begin_alike, check_agreement, of_first, on_all, on_first, sync
-from torchlift.parallel.batches import ShardedBatches, shard_batches, shard_of
+from torchlift.parallel.batches import ShardedBatches, shard_batches
 from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
 from torchlift.parallel.launch import process_group, restarted
 from torchlift.parallel.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
@@ -39,7 +39,6 @@ __all__ = [
     "process_group",
     "restarted",
     "shard_batches",
-    "shard_of",
     "split_evenly",
     "stage_of",
     "sync",

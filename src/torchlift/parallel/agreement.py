@@ -30,14 +30,9 @@ def agreed_clock(mesh: Mesh, clock: Callable[[], float] = time.monotonic) -> Cal
     return clock if mesh.size == 1 else now
 
 
-def sync(mesh: Mesh, clock: Callable[[], float], asked: Callable[[], bool]) -> tuple[float, Callable[[], bool]]:
-    """The time of rank 0, and whether any process was asked to stop, in one exchange.
-
-    A single process may still be asked to stop later, while a step is evaluated.
-    """
-    if mesh.size == 1:
-        return clock(), asked
-    now, count = mesh.sum_numbers([clock() if mesh.first else 0.0, float(asked())])
+def sync(mesh: Mesh, clock: Callable[[], float], asked: bool) -> tuple[float, Callable[[], bool]]:
+    """The time of rank 0, and whether any process was asked to stop, in one exchange."""
+    now, count = mesh.sum_numbers([clock() if mesh.first else 0.0, float(asked)])
     return now, lambda: count > 0
 
 

@@ -20,7 +20,7 @@ from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
 from torchlift.objective import Objective
 from torchlift.objective.contrast import contrast
-from torchlift.parallel import shard_batches, shard_of, stage_of
+from torchlift.parallel import ShardedBatches, shard_batches, stage_of
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean
@@ -193,7 +193,9 @@ class GradientStep(TrainStep):
     def step(self) -> float:
         self._hold_average(False)
         batch = self.batches.batch(self.count)
-        shard = self._shard = shard_of(self.batches, self.count)
+        shard = self._shard = (
+            batches.shard(self.count) if isinstance(batches := self.batches, ShardedBatches) else WHOLE
+        )
         factor = _factor(self._anneal, self.work.budget(self.count))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor

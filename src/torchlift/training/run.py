@@ -117,6 +117,7 @@ class Run:
         self.mesh = Mesh() if mesh is None else mesh
         self.network, self.phases, self.settings, self.history = network, phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
+        self._alone = self.mesh.size == 1
         self.clock, self._local_clock = agreed_clock(self.mesh, clock), clock
         self.place = TrainState()
         self.best: dict[str, Tensor] = {}
@@ -184,7 +185,7 @@ class Run:
             except StepFailure as failure:
                 return failure.result, f"in step {place.steps + 1} of phase {phase.title!r}: {failure.detail}"
             place.steps = first + method.count
-            now, stop_asked = sync(self.mesh, self._local_clock, lambda: self._stop_asked)
+            now, stop_asked = self._sync()
             place.phase_seconds = now - begin
             place.seconds = earlier + place.phase_seconds
             self._count(loss)
@@ -219,6 +220,12 @@ class Run:
         if phase.time_limit is not None and self.place.phase_seconds >= phase.time_limit:
             return Result.TIME_LIMIT.code
         return self.place.ended if self.place.ended == Result.CONVERGED.code else None
+
+    def _sync(self) -> tuple[float, Callable[[], bool]]:
+        """The time, and whether this or any other process was asked to stop."""
+        if self._alone:
+            return self._local_clock(), lambda: self._stop_asked
+        return sync(self.mesh, self._local_clock, self._stop_asked)
 
     def _count(self, loss: float) -> None:
         """A loss that was found on the way, for the next row."""
