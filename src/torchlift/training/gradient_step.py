@@ -192,10 +192,8 @@ class GradientStep(TrainStep):
 
     def step(self) -> float:
         self._hold_average(False)
-        batch = self.batches.batch(self.count)
-        shard = self._shard = (
-            batches.shard(self.count) if isinstance(batches := self.batches, ShardedBatches) else WHOLE
-        )
+        batches, batch = self.batches, self.batches.batch(self.count)
+        shard = self._shard = batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
         factor = _factor(self._anneal, self.work.budget(self.count))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
