@@ -5,7 +5,6 @@ Built by `scripts/build_digits.py`; see `data/LICENCE-DATA.md` for its origin.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_choice
+from torchlift.core.errors import invalid_value
 from torchlift.data.idx import read_idx
 
 SIDE = 28
@@ -113,11 +113,4 @@ def read_digits(
 
 def check_split(where: str, split: object, known: Iterable[str]) -> str:
     """A known split; a misspelt one is answered with the nearest."""
-    if not isinstance(split, str):
-        invalid_type(where, "a string", split)
-    names = list(known)
-    if split not in names:
-        near = difflib.get_close_matches(split.lower(), names, n=1, cutoff=0.4)
-        wanted = "one of " + ", ".join(map(repr, names))
-        invalid_value(where, wanted, repr(split), f"Did you mean {near[0]!r}?" if near else "")
-    return split
+    return check_choice(where, split, known)

@@ -101,7 +101,7 @@ class Nesterov(Momentum):
             check_fraction("Nesterov beta", self.beta)
 
     def points(self, state: MomentumState, point: Point) -> tuple[Point, Point]:
-        weight = (state.t - 1) / _next(state.t) if self.beta is None else self.beta
+        weight = (state.t - 1) / next_momentum(state.t) if self.beta is None else self.beta
         if weight == 0:
             return point, point
         at = add(point, subtract(point, state.previous), weight)
@@ -112,10 +112,11 @@ class Nesterov(Momentum):
             return MomentumState(point)
         if self.restart and at is not point and dot(subtract(at, new), subtract(new, point)) > 0:
             return MomentumState(new, 1.0, state.restarts + 1)
-        return MomentumState(point, _next(state.t), state.restarts)
+        return MomentumState(point, next_momentum(state.t), state.restarts)
 
 
-def _next(t: float) -> float:
+def next_momentum(t: float) -> float:
+    """t_k = (1 + √(1 + 4t_{k−1}²))/2 of FISTA."""
     return (1 + math.sqrt(1 + 4 * t * t)) / 2
 
 
