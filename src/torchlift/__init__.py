@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from torchlift.sweeps import Perturbation, RelativeStep, sweeping
     from torchlift.testing import (
         check_activation,
+        check_function,
         check_lifting,
         check_loss,
         check_network,
@@ -87,6 +88,7 @@ __all__ = [
     "Tanh",
     "TrainOptions",
     "check_activation",
+    "check_function",
     "check_lifting",
     "check_loss",
     "check_network",
@@ -121,6 +123,7 @@ __all__ = [
 #: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
 _LATER = {
     "check_activation": "testing",
+    "check_function": "testing",
     "check_lifting": "testing",
     "check_loss": "testing",
     "check_network": "testing",
