@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.kept import assert_kept, named
+from contracts.kept import assert_all_kept
 from torchlift.core.errors import InvalidValueError
 from torchlift.functions import FUNCTIONS, Function
 from torchlift.functions.priors import PRIORS, Prior
 from torchlift.testing.functions import ON_ITSELF, ON_VALUES, SCALES, normal, operator_and_bound
-from torchlift.testing.report import Check
 
 SHAPE = (3, 4)
 FUNCTION_EXAMPLES = {f"{name}-{i}": f for name, cls in FUNCTIONS.items() for i, f in enumerate(cls.examples())}
@@ -26,17 +23,15 @@ seeds = st.integers(0, 2**31 - 1)
 
 
 @every
-@named(ON_VALUES)
 @quick
 @given(seed=seeds, scale=st.sampled_from(SCALES))
-def test_promises_on_values(check: Check, name: str, seed: int, scale: float) -> None:
-    assert_kept(check, FUNCTION_EXAMPLES[name], SHAPE, seed, scale)
+def test_promises_on_values(name: str, seed: int, scale: float) -> None:
+    assert_all_kept(ON_VALUES, FUNCTION_EXAMPLES[name], SHAPE, seed, scale)
 
 
 @every
-@named(ON_ITSELF)
-def test_promises(check: Check, name: str) -> None:
-    assert_kept(check, FUNCTION_EXAMPLES[name], SHAPE)
+def test_promises(name: str) -> None:
+    assert_all_kept(ON_ITSELF, FUNCTION_EXAMPLES[name], SHAPE)
 
 
 @every
@@ -55,16 +50,14 @@ def example(name: str) -> Prior:
 
 
 @prior
-@pytest.mark.parametrize("check", [*ON_VALUES, *ON_ITSELF, operator_and_bound], ids=lambda check: check.__name__)
-def test_promises_of_the_parts_of_priors(check: Any, name: str) -> None:
+def test_promises_of_the_parts_of_priors(name: str) -> None:
     (part,) = example(name).parts(IMAGE)
-    if check is operator_and_bound:
-        if part.operator is not None:
-            assert_kept(check, part.operator)
-        return
     shape = IMAGE if part.operator is None else part.operator.out_shape
-    for seed in range(3) if check in ON_VALUES else (None,):
-        assert_kept(check, part.function, shape, *(() if seed is None else (seed, SCALES[seed])))
+    for seed, scale in enumerate(SCALES):
+        assert_all_kept(ON_VALUES, part.function, shape, seed, scale)
+    assert_all_kept(ON_ITSELF, part.function, shape)
+    if part.operator is not None:
+        assert_all_kept((operator_and_bound,), part.operator)
 
 
 @prior

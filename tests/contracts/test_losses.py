@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from contracts.kept import assert_kept, named
+from contracts.kept import assert_all_kept
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.functions.losses import LOSSES
 from torchlift.testing.functions import ON_ITSELF, ON_VALUES, B, inside, normal
 from torchlift.testing.losses import ON_TARGETS, C, has_gradient, target_for
-from torchlift.testing.report import Check
 
 every = pytest.mark.parametrize("name", LOSSES)
 quick = settings(max_examples=15, deadline=None, derandomize=True)
@@ -22,25 +21,18 @@ scales = st.sampled_from([0.1, 1.0, 5.0])
 
 
 @every
-@named(ON_VALUES)
 @quick
 @given(seed=seeds, scale=scales)
-def test_promises_on_values(check: Check, name: str, seed: int, scale: float) -> None:
+def test_promises_on_values(name: str, seed: int, scale: float) -> None:
     loss = LOSSES[name].example()
-    assert_kept(check, loss.at(target_for(loss, seed)), (C,), seed, scale)
+    assert_all_kept(ON_VALUES, loss.at(target_for(loss, seed)), (C,), seed, scale)
 
 
 @every
-@named(ON_ITSELF)
-def test_promises(check: Check, name: str) -> None:
+def test_promises(name: str) -> None:
     loss = LOSSES[name].example()
-    assert_kept(check, loss.at(target_for(loss, 1)), (C,))
-
-
-@every
-@named(ON_TARGETS)
-def test_promises_about_targets(check: Check, name: str) -> None:
-    assert_kept(check, LOSSES[name].example())
+    assert_all_kept(ON_ITSELF, loss.at(target_for(loss, 1)), (C,))
+    assert_all_kept(ON_TARGETS, loss)
 
 
 @every
