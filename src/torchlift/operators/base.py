@@ -260,8 +260,8 @@ class Sum(LinearOperator):
         flat = _flatten("Sum", Sum, operators)
         for other in flat[1:]:
             if (other.in_shape, other.out_shape) != (flat[0].in_shape, flat[0].out_shape):
-                wanted = f"{_name(other)} to have the shapes {_arrow(flat[0])} of {_name(flat[0])}"
-                invalid_value("Sum", wanted, _arrow(other))
+                expected = f"{_name(other)} to have the shapes {_arrow(flat[0])} of {_name(flat[0])}"
+                invalid_value("Sum", expected, _arrow(other))
         object.__setattr__(self, "operators", flat)
 
     @property

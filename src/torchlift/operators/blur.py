@@ -46,8 +46,8 @@ class Blur(LinearOperator):
         for pixels, taps in zip(shape[1:], size, strict=True):
             reach = _reach(self.boundary, pixels)
             if taps // 2 > reach:
-                wanted = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
-                invalid_value("Blur kernel", wanted, size)
+                expected = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
+                invalid_value("Blur kernel", expected, size)
         object.__setattr__(self, "shape", shape)
 
     @property
