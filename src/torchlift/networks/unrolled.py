@@ -18,11 +18,18 @@ from torchlift.operators.physics import is_physics, physics_operator
 
 
 class Positive(nn.Module):
-    """`count` positive numbers, learned through their logarithms so that they stay positive."""
+    """`count` positive numbers, learned through their logarithms so that they stay positive.
 
-    def __init__(self, value: float, count: int, like: Tensor) -> None:
+    Arguments:
+        value: where they start.
+        count: one for each layer, or 1 for all.
+        like: whose dtype and device they have.
+        shape: of what each layer has; () for one number.
+    """
+
+    def __init__(self, value: float, count: int, like: Tensor, shape: Shape = ()) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.full((count,), math.log(value), dtype=like.dtype, device=like.device))
+        self.log = nn.Parameter(torch.full((count, *shape), math.log(value), dtype=like.dtype, device=like.device))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [{"params": [self.log], "kind": "logarithm", "stacked": True}]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
@@ -19,7 +21,13 @@ from torchlift.operators.geometry import (
     window_count,
     window_extent,
 )
-from torchlift.operators.spectrum import filter_norm, is_sharp
+from torchlift.operators.norms import EXACT_UP_TO
+from torchlift.operators.spectrum import FINE, filter_norm, worst_waves
+
+#: Channels up to which singular values at every frequency are cheap.
+FEW_CHANNELS = 8
+#: A norm bound exceeds the norm by at most this factor.
+SHARP = 1.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +103,21 @@ class Conv2d(LinearOperator):
         return x if min(unread) >= 0 else x[..., :height, :width]
 
     def norm_bound(self, context: Context = None) -> float:
-        _, _, *taps = self.weight.shape
         plain = (self.stride, self.dilation, self.groups) == ((1, 1), (1, 1), 1)
-        if plain and is_sharp(self.input_shape[1:], (taps[0], taps[1])):
-            return float(filter_norm(self.weight.detach().double()))  # the size of the image no longer matters
-        return super().norm_bound(context)
+        few = min(self.weight.shape[:2]) <= FEW_CHANNELS and math.prod(self.input_shape) > EXACT_UP_TO
+        if not (plain and few and max(self.weight.shape[2:]) <= FINE // 8):
+            return super().norm_bound(context)
+        return self._spectral_norm() or super().norm_bound(context)
+
+    @torch.no_grad()
+    def _spectral_norm(self) -> float | None:
+        """The bound for images of every size, if the worst wave shows that it is sharp for this one."""
+        weight = self.weight.detach().double()
+        bound = float(filter_norm(weight, FINE))
+        x = worst_waves(weight, self.input_shape[1:])
+        y = replace(self, weight=weight).forward(x)
+        reached = float((y.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1).clamp(min=1e-300)).max())
+        return bound if 0 < bound <= SHARP * reached else None
 
 
 @dataclass(frozen=True, eq=False)
