@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchlift.parallel import Share
+from torchlift.solvers.momentum import next_momentum
 
 Direction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Θ ↦ the step of the majoriser, and the norm by which it is judged, (J,)."""
@@ -81,7 +82,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
             theta = ahead
             break
         new = ahead - step
-        following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
+        following = next_momentum(momentum)
         # the step turns against the momentum: start anew (gradient restart)
         turned = float(((ahead - new) * (new - theta)).sum()) > 0
         extrapolation = 0.0 if turned else (momentum - 1) / following
