@@ -10,8 +10,7 @@ from torch import Tensor
 
 from torchlift.lab.benchmarks.distributed import Size, contestants
 from torchlift.lab.benchmarks.distributed.contestants import Steps
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.parallel import as_mesh
+from torchlift.parallel import ShardedProblem, as_mesh
 
 STEPS = 5
 
@@ -40,7 +39,7 @@ def tensors(step: Any) -> Iterable[Tensor]:
     if not isinstance(step, Steps):  # a sweep leaves all parameters everywhere
         return [parameter.detach() for parameter in step.__self__.work.network.parameters()]
     point, problem = step.state.point, step.problem
-    return (problem.whole(point) if isinstance(problem, DistributedProblem) else point).tensors
+    return (problem.whole(point) if isinstance(problem, ShardedProblem) else point).tensors
 
 
 def as_mesh_once(spec: str) -> Callable[[], Any]:
