@@ -14,7 +14,7 @@ from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import MACQP
-from torchlift.liftings.quadratic import QuadraticLifting
+from torchlift.liftings.classical import QuadraticLifting
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.engine.stacked import Segment
 from torchlift.objective.fit import LayerFit, few_samples, fit

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
 
 from torchlift.core.checks import check_number
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point, add, dot, subtract
+
+T = TypeVar("T", float, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +119,9 @@ class Nesterov(Momentum):
         return MomentumState(point, next_momentum(state.t), state.restarts)
 
 
-def next_momentum(t: float) -> float:
-    """t_k = (1 + √(1 + 4t_{k−1}²))/2 of FISTA."""
-    return (1 + math.sqrt(1 + 4 * t * t)) / 2
+def next_momentum(t: T) -> T:
+    """t_{k+1} = (1 + √(1 + 4t_k²))/2, the sequence of Nesterov's weights (t_k − 1)/t_{k+1}; for numbers and tensors."""
+    return (1 + (1 + 4 * t * t) ** 0.5) / 2  # pyright: ignore[reportReturnType]
 
 
 def check_fraction(where: str, value: object) -> None:
