@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchlift.cli.settings.data import Samples
 from torchlift.cli.settings.fields import check_choice
@@ -19,7 +19,15 @@ from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
 from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
-from torchlift.operators import Dense, FiniteDifference, LinearOperator, Reshape, dct_matrix
+from torchlift.operators import (
+    Dense,
+    FiniteDifference,
+    LinearOperator,
+    Reshape,
+    Separable,
+    convolutional_dictionary,
+    dct_matrix,
+)
 from torchlift.operators.context import map_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
 
@@ -28,7 +36,9 @@ if TYPE_CHECKING:
 
 #: What the unrolled networks start from where nothing is said.
 THRESHOLD, ITERATIONS = 0.1, 8
-DICTIONARIES = ("dct", "identity", "random", "differences")
+DICTIONARIES = ("dct", "identity", "random", "convolution", "differences")
+SMALL = 1024
+"""Entries of an image up to which dictionaries are full matrices; beyond, one for the rows and one for the columns."""
 MOST = 10_000
 """Layers or iterations."""
 
@@ -245,6 +255,14 @@ def _dictionary(
     factor, pixels, dtype = _positive("scale", scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
         return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
+    if name == "convolution":
+        bank = convolutional_dictionary(_image(shape), dtype=dtype).map_tensors(lambda _, weight: factor * weight)
+        return bank.T if analysis else bank
+    if pixels > SMALL:
+        channels, height, width = _image(shape)
+        check_fits("[network] dictionary", copies * (height**2 + width**2), site.dtype)
+        pair = Separable(factor * _basis(name, height, dtype), _basis(name, width, dtype), (channels, height, width))
+        return pair if analysis else pair.T
     check_fits("[network] dictionary", copies * pixels**2, site.dtype)
     if name == "dct":
         one = dct_matrix(*shape[1:], dtype=dtype)
@@ -255,6 +273,20 @@ def _dictionary(
         matrix = torch.linalg.qr(torch.randn(pixels, pixels, dtype=dtype)).Q
     flat = Dense((factor * (matrix if analysis else matrix.T)).contiguous())
     return flat @ Reshape(shape, (pixels,)) if analysis else Reshape((pixels,), shape) @ flat
+
+
+def _image(shape: Shape) -> tuple[int, int, int]:
+    channels, height, width = shape  # `_forward_model` refuses anything else
+    return channels, height, width
+
+
+def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
+    """An orthonormal matrix for the rows or columns of an image."""
+    if name == "dct":
+        return dct_matrix(1, size, dtype=dtype)
+    if name == "identity":
+        return torch.eye(size, dtype=dtype)
+    return torch.linalg.qr(torch.randn(size, size, dtype=dtype)).Q
 
 
 def _iterations(iterations: int | None) -> int:

@@ -88,7 +88,11 @@ class NetworkSettings:
     iterations: int | None = None
     """LISTA and PrimalDual: number of unrolled iterations; 8."""
     dictionary: Annotated[
-        str | None, _named(DICTIONARIES, " (all but the last orthonormal, the last of PrimalDual only); dct.")
+        str | None,
+        _named(
+            DICTIONARIES,
+            " (of PrimalDual only); dct. Beyond 1,024 entries of an image: a matrix for its rows, one for its columns.",
+        ),
     ] = None
     scale: float | None = None
     """LISTA and PrimalDual: factor of the dictionary; 1."""
