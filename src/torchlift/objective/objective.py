@@ -30,6 +30,7 @@ from torchlift.objective.engine import (
 )
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
+from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context
 
 T = TypeVar("T")
@@ -359,7 +360,7 @@ def _dense_engine(engine: Engine) -> StackedEngine | None:
 
 
 def _free_engine(engine: Engine) -> Engine:
-    return type(engine)(engine.network, replace(engine.setting, loss=free_energy.NoLoss()))
+    return type(engine)(engine.network, replace(engine.setting, loss=ZeroLoss()))
 
 
 def _instance(where: str, value: object, kind: type[T]) -> T:

@@ -138,8 +138,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
 
     def _solve(self, problem: SaddleProblem, state: ADMMState, factor: Tensor) -> Tensor:
         (old,), terms, rho = state.point["x"], _terms(problem), state.penalty
-        wanted = tuple(z - w for z, w in zip(state.point["split"], state.scaled, strict=True))
-        right = rho * _adjoint(terms, wanted)
+        target = tuple(z - w for z, w in zip(state.point["split"], state.scaled, strict=True))
+        right = rho * _adjoint(terms, target)
         if problem.f is not None:
             right = right - problem.f.grad(torch.zeros_like(old))
         if factor.numel():

@@ -117,8 +117,8 @@ class SaddleProblem:
         back = self.adjoint(duals) if back is None else back
         parts = [conjugate(only, -back)]
         parts += [conjugate(term.function, p) for term, p in zip(self.terms, duals, strict=True)]
-        known = [part for part in parts if part is not None]
-        return -sum(known) if len(known) == len(parts) else None
+        values = [part for part in parts if part is not None]
+        return -sum(values) if len(values) == len(parts) else None
 
     def gap(self, x: Tensor, duals: tuple[Tensor, ...]) -> float | None:
         """(primal − dual) / (1 + |primal| + |dual|), None where it cannot be evaluated."""
@@ -170,9 +170,10 @@ def check_saddle(where: str, problem: object, point: Point) -> None:
         invalid_type(where, "a SaddleProblem", problem, hint)
     if "x" not in point or not set(point) <= {"x", "dual", "split"} or len(point["x"]) != 1:
         invalid_value(f"{where} start", "the block 'x' with one tensor (and 'dual')", point)
-    shape, wanted = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape
-    if shape != wanted:
-        invalid_value(f"{where} start", f"a batch of shape (batch, {', '.join(map(str, wanted))})", point["x"][0].shape)
+    shape, expected = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape
+    if shape != expected:
+        sizes = ", ".join(map(str, expected))
+        invalid_value(f"{where} start", f"a batch of shape (batch, {sizes})", point["x"][0].shape)
     if "dual" in point:
         shapes = [tuple(ax.shape) for ax in problem.forward(point["x"][0])]
         if [tuple(p.shape) for p in point["dual"][: len(shapes)]] != shapes:

@@ -18,7 +18,7 @@ from torchlift.data.drawn import DrawnBatches
 from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
-from torchlift.objective.store import state_bytes
+from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
 from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches

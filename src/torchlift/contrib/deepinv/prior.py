@@ -45,12 +45,12 @@ class LiftedPrior(DeepinvPrior):
 
     def prox(self, x: Tensor, *parameters: Any, gamma: float | Tensor = 1.0, **kwargs: Any) -> Tensor:
         """argmin_p ½‖p − x‖² + gamma·R(p), for one gamma or one per image."""
-        found = proximal_map(self.prior, x, _amount(gamma, x), self.tolerance, self.max_steps)
-        if found.error > self.tolerance:
+        result = proximal_map(self.prior, x, _amount(gamma, x), self.tolerance, self.max_steps)
+        if result.error > self.tolerance:
             text = f"a proximal map stopped after {self.max_steps} steps with a relative error of up to"
             hint = "Raise max_steps or tolerance of torchlift.contrib.deepinv.as_prior."
-            warnings.warn(f"{text} {found.error:.1e}, above {self.tolerance:.1e}. {hint}", stacklevel=2)
-        return found.point
+            warnings.warn(f"{text} {result.error:.1e}, above {self.tolerance:.1e}. {hint}", stacklevel=2)
+        return result.point
 
 
 class RegulariserPrior(DeepinvPrior):
@@ -72,8 +72,8 @@ class RegulariserPrior(DeepinvPrior):
     def prox(self, x: Tensor, *parameters: Any, gamma: float | Tensor = 1.0, **kwargs: Any) -> Tensor:
         """argmin_p ½‖p − x‖² + gamma·R(p), for one gamma or one per image."""
         amount = _amount(gamma, x)
-        each = amount.expand(len(x)) if isinstance(amount, Tensor) else [amount] * len(x)
-        return torch.stack([self.regulariser.prox(image, step) for image, step in zip(x, each, strict=True)])
+        amounts = amount.expand(len(x)) if isinstance(amount, Tensor) else [amount] * len(x)
+        return torch.stack([self.regulariser.prox(image, step) for image, step in zip(x, amounts, strict=True)])
 
 
 def as_prior(prior: Prior | Regulariser, *, tolerance: float = 1e-4, max_steps: int = 1000) -> Any:

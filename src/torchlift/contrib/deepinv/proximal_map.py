@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchlift.functions.priors import Prior, Split
 from torchlift.functions.priors.functions import Amount
+from torchlift.solvers.momentum import next_momentum
 
 #: Steps between two looks at the duality gap.
 CHECK_EVERY = 10
@@ -52,7 +53,7 @@ def proximal_map(prior: Prior, x: Tensor, step: Amount, tolerance: float, max_st
         products = split.products(split.prox(x - split.back(moved, x), step))
         pairs = zip(split.terms, moved, products, strict=True)
         new = tuple(term.dual_prox(q + size * product, size, step) for term, q, product in pairs)
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        following = next_momentum(momentum)
         factor = (momentum - 1) / following
         moved = tuple(q + factor * (q - before) for q, before in zip(new, old, strict=True))
         old, momentum = new, following

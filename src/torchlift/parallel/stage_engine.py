@@ -1,41 +1,18 @@
-"""The engine of one process's layers: what it reads from and owes to its neighbours is exchanged here."""
+"""The engine of one process's layers, which exchanges states and cotangents with its neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape
-from torchlift.functions.losses import Loss
 from torchlift.networks.form import UnifiedForm
 from torchlift.objective.engine import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
 from torchlift.operators import Context, DenseRun
-from torchlift.parallel import Mesh
-from torchlift.parallel.mesh import Transfer
-
-
-@dataclass(frozen=True)
-class Elsewhere(Loss):
-    """The loss of processes that do not hold the output: zero, whatever the target."""
-
-    def value(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return prediction.new_zeros(len(prediction))
-
-    def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return torch.zeros_like(prediction)
-
-    def curvature(self) -> float:
-        return 0.0
-
-    def prox(self, prediction: Tensor, target: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        return prediction
-
-    def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
-        return
+from torchlift.parallel.mesh import Mesh, Transfer
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +24,7 @@ class _Taped:
     value: Tensor
     cotangent: Tensor
 
-    def pulled(self) -> list[tuple[int, Tensor]]:
+    def vjp(self) -> list[tuple[int, Tensor]]:
         """Wᵀ∇_v, by the state that it belongs to."""
         grads = torch.autograd.grad(self.value, self.leaves, self.cotangent, retain_graph=True)
         return list(zip(self.columns, grads, strict=True))
@@ -66,7 +43,7 @@ class _Dense:
     def index(self) -> int:
         return self.column - self.run.start
 
-    def pulled(self) -> list[tuple[int, Tensor]]:
+    def vjp(self) -> list[tuple[int, Tensor]]:
         return [(self.column, self.cotangent @ self.run.weight.detach()[self.index])]
 
     def collect(self, parameters: dict[str, Tensor], found: dict[str, Tensor]) -> None:
@@ -84,8 +61,8 @@ class _Dense:
 _Row: TypeAlias = "_Taped | _Dense"
 
 
-class PartEngine(Engine):
-    """Evaluates the rows of one part of a chain, whose input u_0 is the last state of the process before.
+class StageEngine(Engine):
+    """Evaluates the rows of one stage of a chain, whose input u_0 is the last state of the process before.
 
     One exchange forward, the last state u_n to the process after; in gradients
     one exchange backward too, the cotangent of u_0 to the process before. Rows
@@ -93,17 +70,17 @@ class PartEngine(Engine):
     weights while cotangents are. Where skip connections lead from u_0 to u_n,
     sums run through all processes: each adds its own and passes them on.
 
-    Dense layers have closed forms. Other maps are pulled back as in the general
-    engine, so any linear map will do.
+    Dense layers have closed forms. Other maps go through vector–Jacobian products,
+    as in the general engine, so any linear map will do.
 
-    Args:
-        network: the part, a chain whose K is the identity unless it is the last one.
-        setting: lifting, loss (`Elsewhere` but in the last part) and weights of these layers.
+    Arguments:
+        network: the stage, a chain whose K is the identity unless it is the last one.
+        setting: lifting, loss (`ZeroLoss` but in the last stage) and weights of these layers.
         mesh: the processes.
         pure: whether the whole network has u = z, so that gradients of parameters need no cotangents from elsewhere.
     """
 
-    name = "part"
+    name = "stage"
 
     def __init__(self, network: Any, setting: Setting, mesh: Mesh, pure: bool) -> None:
         super().__init__(network, setting)
@@ -139,7 +116,7 @@ class PartEngine(Engine):
 
     @torch.no_grad()
     def inputs(self, y: Tensor, z: States, context: Context = None) -> list[Tensor]:
-        """u_0, …, u_n of this part."""
+        """u_0, …, u_n of this stage."""
         flow = _Flow(self, self.network.operators(), y, [layer.to(y.dtype) for layer in z], context)
         flow.arrive()
         flow.end()
@@ -167,7 +144,7 @@ class PartEngine(Engine):
         if self.after is None and not self.passes:
             early.append(self._output(flow, x, scale))
         if not alone:
-            self._pull(early, cotangents)
+            self._add_vjps(early, cotangents)
         self._collect(early, parameters, found)
         with torch.enable_grad():
             flow.arrive()
@@ -175,17 +152,17 @@ class PartEngine(Engine):
         if self.after is None and self.passes:
             late.append(self._output(flow, x, scale))
         if not alone:
-            self._pull(late, cotangents)
-        sent = None if alone or self.passes else self._owe(flow, cotangents)
-        back = None if alone else self._await(flow)
+            self._add_vjps(late, cotangents)
+        sent = None if alone or self.passes else self._send_cotangent(flow, cotangents)
+        back = None if alone else self._receive_cotangent(flow)
         self._collect(late, parameters, found)
         if back is not None:
             back[1].wait()
             _add(cotangents, form.depth, back[0])
         if self.passes and not alone:
-            sent = self._owe(flow, cotangents)
+            sent = self._send_cotangent(flow, cotangents)
         if not alone:
-            self._pull_states(flow, cotangents, layers, parameters, found, result)
+            self._vjp_states(flow, cotangents, layers, parameters, found, result)
         result.parameters = {
             name: found[name] if name in found else torch.zeros_like(p) for name, p in parameters.items()
         }
@@ -228,25 +205,25 @@ class PartEngine(Engine):
             output = form.output(states, flow.context)
         return _Taped(columns, leaves, output, scale * self.setting.loss.grad(output.detach(), x))
 
-    def _pull(self, rows: Sequence[_Row], cotangents: dict[int, Tensor]) -> None:
+    def _add_vjps(self, rows: Sequence[_Row], cotangents: dict[int, Tensor]) -> None:
         """Wᵀ∇_v of all rows, added to the cotangents of the states that they read; the network's input needs none."""
         for row in rows:
             if self.before is None and isinstance(row, _Dense) and row.column == 0:
                 continue
-            for k, grad in row.pulled():
+            for k, grad in row.vjp():
                 _add(cotangents, k, grad)
 
     def _collect(self, rows: Sequence[_Row], parameters: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-        """Gradients of the rows' own parameters; one pull for all that are taped, which share their stacks."""
+        """Gradients of the rows' own parameters; one product for all that are taped, which share their stacks."""
         if not parameters:
             return
         taped = [row for row in rows if isinstance(row, _Taped)]
-        pull_back([row.value for row in taped], [row.cotangent for row in taped], parameters, found)
+        add_vjp([row.value for row in taped], [row.cotangent for row in taped], parameters, found)
         for row in rows:
             if isinstance(row, _Dense):
                 row.collect(parameters, found)
 
-    def _pull_states(
+    def _vjp_states(
         self,
         flow: _Flow,
         cotangents: dict[int, Tensor],
@@ -264,14 +241,14 @@ class PartEngine(Engine):
         pairs = [(flow.u[k], c) for k, c in cotangents.items() if k > 0 and flow.u[k].requires_grad]
         slots = {f"{j}": layer for j, layer in enumerate(layers)}
         grads: dict[str, Tensor] = {}
-        pull_back([value for value, _ in pairs], [c for _, c in pairs], slots | parameters, grads)
+        add_vjp([value for value, _ in pairs], [c for _, c in pairs], slots | parameters, grads)
         for name, grad in grads.items():
             if name in slots:
                 result.z[int(name)].add_(grad)
             else:
                 found[name] = found[name] + grad if name in found else grad
 
-    def _owe(self, flow: _Flow, cotangents: dict[int, Tensor]) -> Transfer | None:
+    def _send_cotangent(self, flow: _Flow, cotangents: dict[int, Tensor]) -> Transfer | None:
         """Send the cotangent of u_0 to the process before."""
         if self.before is None:
             return None
@@ -284,7 +261,7 @@ class PartEngine(Engine):
         assert total is not None  # some row reads u_0
         return self.mesh.start([(total.contiguous(), self.before)], [])
 
-    def _await(self, flow: _Flow) -> tuple[Tensor, Transfer] | None:
+    def _receive_cotangent(self, flow: _Flow) -> tuple[Tensor, Transfer] | None:
         """The cotangent of u_n from the process after, on its way."""
         if self.after is None:
             return None
@@ -297,9 +274,11 @@ class PartEngine(Engine):
 
 
 class _Flow:
-    """u_0, …, u_n of a part in one evaluation, as they become known."""
+    """u_0, …, u_n of a stage in one evaluation, as they become known."""
 
-    def __init__(self, engine: PartEngine, form: UnifiedForm, y: Tensor, z: Sequence[Tensor], context: Context) -> None:
+    def __init__(
+        self, engine: StageEngine, form: UnifiedForm, y: Tensor, z: Sequence[Tensor], context: Context
+    ) -> None:
         self.engine, self.form, self.context, self.z = engine, form, context, z
         self.driven = [form.V.row(j, z, context) for j in range(form.depth)]
         first = torch.empty_like(y) if engine.before is not None else y
@@ -324,9 +303,9 @@ class _Flow:
         for transfer in self.transfers:
             transfer.wait()
 
-    def _fill(self, wanted: Any) -> None:
+    def _fill(self, chosen: Callable[[int], bool]) -> None:
         for j, driven in enumerate(self.driven):
-            if wanted(j + 1):
+            if chosen(j + 1):
                 earlier = self.form.M.row(j, self.u[: j + 1], self.context)
                 assert driven is not None  # every row of V has a block
                 self.u[j + 1] = driven if earlier is None else driven - earlier
@@ -353,7 +332,7 @@ def _leaves(u: Sequence[Tensor], columns: tuple[int, ...]) -> tuple[list[Tensor]
     return states, [states[k] for k in columns]
 
 
-def pull_back(
+def add_vjp(
     values: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: dict[str, Tensor], found: dict[str, Tensor]
 ) -> None:
     """Add Σ Jᵀ cotangent to what was found for each leaf; nothing where no value depends on it."""

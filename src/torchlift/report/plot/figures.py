@@ -1,4 +1,4 @@
-"""Draws the exhibits of a record, fit for a paper."""
+"""Draws the figures of a record, fit for a paper."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from torchlift.core.errors import invalid_type
 from torchlift.core.files import unlinked
+from torchlift.report import records
 from torchlift.report.plot.blocks import draw_blocks
 from torchlift.report.plot.curves import draw_curves
 from torchlift.report.plot.heat_map import draw_heat_map
 from torchlift.report.plot.image_rows import draw_pictures
-from torchlift.report.records import Blocks, Curves, Exhibit, HeatMap, Pictures
+from torchlift.report.records import Blocks, Curves, HeatMap, Pictures
 from torchlift.report.records.checked import check_name
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ _WITHOUT_DATE = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}
 """Metadata: the same figure gives the same file."""
 
 
-def exhibit(shown: Exhibit) -> Figure:
-    """The figure of an exhibit that is not a table.
+def figure(shown: records.Figure) -> Figure:
+    """A figure of a record, drawn by matplotlib.
 
-    Args:
+    Arguments:
         shown: `Curves`, `Pictures`, `HeatMap` or `Blocks` of `torchlift.report.records`.
     """
     if isinstance(shown, Curves):
@@ -36,20 +37,20 @@ def exhibit(shown: Exhibit) -> Figure:
         return draw_heat_map(shown)
     if isinstance(shown, Blocks):
         return draw_blocks(shown)
-    invalid_type("plot.exhibit", "curves, pictures, a heat map or blocks", shown)
+    invalid_type("plot.figure", "curves, pictures, a heat map or blocks", shown)
 
 
-def save_exhibit(shown: Exhibit, folder: Path) -> list[Path]:
-    """The figure of an exhibit as PNG, SVG and PDF files named after it."""
+def save_figure(shown: records.Figure, folder: Path) -> list[Path]:
+    """Save a figure of a record as PNG, SVG and PDF files named after it."""
     from matplotlib import rc_context
 
     check_name(shown.name)
-    figure, files = exhibit(shown), []
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # once is enough for all three
+    drawn, files = figure(shown), []
+    drawn.draw_without_rendering()
+    drawn.set_layout_engine("none")  # once is enough for all three
     # Fonts as outlines of type 42, which publishers ask for; identifiers that do not change from run to run.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": shown.name}):
         for ending, metadata in _WITHOUT_DATE.items():
             files.append(unlinked(folder / f"{shown.name}.{ending}"))
-            figure.savefig(files[-1], dpi=_DOTS, metadata=metadata)
+            drawn.savefig(files[-1], dpi=_DOTS, metadata=metadata)
     return files

@@ -1,4 +1,4 @@
-"""An item with every kind of exhibit, and how records are compared."""
+"""An experiment with every kind of figure, and how records are compared."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from torchlift.lab.reproduction import Findings, Item, Work
+from torchlift.lab.reproduction import Experiment, ExperimentResult, Work
 from torchlift.networks import MLP
-from torchlift.report.records import Curves, HeatMap, Pictures, Record, Series, Table, Verdict, network_blocks
+from torchlift.report.records import Claim, Curves, HeatMap, Pictures, Record, Series, Table, network_blocks
 
 PARTS = 3
 
 
 @dataclass(frozen=True)
-class Example(Item):
+class Example(Experiment):
     """Draws random images part by part, from torch's own stream.
 
     Arguments:
-        figures: exhibits of every kind, or a quick table only.
+        figures: figures of every kind, or a quick table only.
     """
 
     figures: bool = False
@@ -29,18 +29,18 @@ class Example(Item):
     title = "An example"
     about = "random images; not in the paper"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         work.expect(PARTS)
         images = torch.cat([work.part(f"Images {k}", lambda k=k: self.draw(work, k))[0]["x"] for k in range(PARTS)])
         mean = float(images.mean())
-        return Findings(
+        return ExperimentResult(
             summary="Random images were drawn.",
-            verdicts=[
-                Verdict.of("The images are not black.", f"mean {mean:.3f}", mean > 0),
-                Verdict.of("The images are white.", f"mean {mean:.3f}", mean == 1, "torchlift"),
-                Verdict.of("All images look like that.", f"{len(images)} images", None),
+            claims=[
+                Claim.of("The images are not black.", f"mean {mean:.3f}", mean > 0),
+                Claim.of("The images are white.", f"mean {mean:.3f}", mean == 1, "torchlift"),
+                Claim.of("All images look like that.", f"{len(images)} images", None),
             ],
-            exhibits=exhibits(images) if self.figures else exhibits(images)[:1],
+            figures=figures(images) if self.figures else figures(images)[:1],
             configuration={"images": len(images)},
         )
 
@@ -62,7 +62,7 @@ class Failing(Example):
         return super().draw(work, k)
 
 
-def exhibits(images: torch.Tensor) -> list[Any]:
+def figures(images: torch.Tensor) -> list[Any]:
     """One of each kind."""
     steps = [1.0, 10.0, 100.0]
     return [

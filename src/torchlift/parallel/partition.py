@@ -1,4 +1,4 @@
-"""A chain of layers divided into contiguous parts, one per process along the axis "layers"."""
+"""A chain of layers divided into contiguous stages, one per process along the axis "layers"."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LayerRange:
     """What one process along the layers works on: modules and layers `first`, …, `stop` − 1, counted from 0.
 
     Arguments:
@@ -54,13 +54,13 @@ class Stretch:
         return f"layer {stop}" if stop == first + 1 else f"layers {first + 1} to {stop}"
 
 
-def partition(network: Network, processes: int) -> list[Stretch]:
-    """The chain cut into contiguous stretches whose largest cost is as small as can be.
+def partition(network: Network, processes: int) -> list[LayerRange]:
+    """The chain cut into contiguous stages whose largest cost is as small as can be.
 
     The cost of a layer is counted, not timed, so that all processes find the
     same cuts: the multiplications of its linear maps per sample, in three
     products each, but two of a dense first layer, whose adjoint nobody asks
-    for. The output map belongs to the last stretch. A chain is cut where one state u_j is all
+    for. The output map belongs to the last stage. A chain is cut where one state u_j is all
     that later layers read: after an activation, or after a residual block.
     """
     units = _units(network)
@@ -68,19 +68,19 @@ def partition(network: Network, processes: int) -> list[Stretch]:
         hint = f"Use at most layers={len(units)}, and the axis data for the other processes."
         invalid_value("mesh axis layers", f"at most {len(units)} parts of this network", processes, hint)
     whole = sum(unit.cost for unit in units)
-    row, found = 0, []
+    row, stages = 0, []
     for group in _balanced(units, processes):
         rows = sum(unit.rows for unit in group)
         share = sum(unit.cost for unit in group) / max(whole, 1)
-        found.append(Stretch((group[0].first, group[-1].stop), (row, row + rows), group[0].in_shape, share))
+        stages.append(LayerRange((group[0].first, group[-1].stop), (row, row + rows), group[0].in_shape, share))
         row += rows
-    return found
+    return stages
 
 
-def describe(stretches: Sequence[Stretch]) -> str:
+def describe(stages: Sequence[LayerRange]) -> str:
     """Which process along the layers has which, and how much of the work that is."""
-    parts = (f"process {r}: {each} ({each.share:.0%})" for r, each in enumerate(stretches))
-    return f"Layers by counted multiplications: {', '.join(parts)}."
+    work = (f"process {r}: {stage} ({stage.share:.0%})" for r, stage in enumerate(stages))
+    return f"Layers by counted multiplications: {', '.join(work)}."
 
 
 def _units(network: Network) -> list[Unit]:
@@ -154,20 +154,20 @@ def _balanced(units: Sequence[Unit], processes: int) -> list[list[Unit]]:
     return found
 
 
-def cut_out(network: Chain, stretch: Stretch) -> Chain:
-    """The stretch as a chain of its own, with a copy of its weights; K is the identity but in the last one."""
-    modules = list(network.to_sequential())[slice(*stretch.modules)]
-    return Chain(nn.Sequential(*modules), stretch.in_shape)
+def cut_out(network: Chain, layers: LayerRange) -> Chain:
+    """The stage as a chain of its own, with a copy of its weights; K is the identity but in the last one."""
+    modules = list(network.to_sequential())[slice(*layers.modules)]
+    return Chain(nn.Sequential(*modules), layers.in_shape)
 
 
-def matching(network: Chain, part: Chain, stretch: Stretch) -> dict[str, str]:
-    """{parameter of the part's plain form: the same in the network's plain form}."""
+def matching(network: Chain, stage: Chain, layers: LayerRange) -> dict[str, str]:
+    """{parameter of the stage's plain form: the same in the network's plain form}."""
 
     def renamed(name: str) -> str:
         position, _, rest = name.partition(".")
-        return f"{int(position) + stretch.modules[0]}.{rest}"
+        return f"{int(position) + layers.modules[0]}.{rest}"
 
-    names = {name: renamed(name) for name in part.scatter(_values(part))}
+    names = {name: renamed(name) for name in stage.scatter(_values(stage))}
     missing = set(names.values()) - network.scatter(_values(network)).keys()
     assert not missing, missing  # both are read from the same modules
     return names

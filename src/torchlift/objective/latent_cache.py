@@ -1,4 +1,4 @@
-"""Lifted variables of all samples, kept while other batches have their turn."""
+"""The lifted variables of all samples, cached from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torchlift.objective.engine import Layout, States
 from torchlift.prox import ProximalActivation, Simplex, Softmax
 
 
-class StateStore:
+class LatentCache:
     """z, and u where it is free, of every sample, for batches that go on where their samples were left an epoch ago.
 
-    Args:
+    Arguments:
         layout: of the objective, `objective.layout`.
         activations: of its layers. Rounding must not leave the domain of their Ψ.
         samples: how many there are.
@@ -45,10 +45,10 @@ class StateStore:
     ) -> None:
         self.layout, self.u_layout = layout, u_layout
         self.activations = tuple(activations)
-        self.samples = check_size("StateStore samples", samples)
-        self.dtype = like.dtype if dtype is None else check_state_dtype("StateStore dtype", dtype)
+        self.samples = check_size("LatentCache samples", samples)
+        self.dtype = like.dtype if dtype is None else check_state_dtype("LatentCache dtype", dtype)
         if folder is not None and like.device.type != "cpu":
-            invalid_value("StateStore folder", "a network on the CPU", like.device, "Leave the folder out.")
+            invalid_value("LatentCache folder", "a network on the CPU", like.device, "Leave the folder out.")
         self.tensors = self._room(layout, like, folder)
         """One tensor (layers, samples, *shape) per run of equal layers."""
         self.u_tensors = () if u_layout is None else self._room(u_layout, like, folder)
@@ -57,14 +57,14 @@ class StateStore:
         """Which samples have been written."""
 
     def read(self, indices: Tensor, z: States) -> States:
-        """z with the kept variables of these samples; samples that were never written keep those of z."""
+        """z with the cached variables of these samples; samples that were never written keep those of z."""
         seen = self.seen[indices]
         if not bool(seen.any()):
             return z
         chosen, places = (indices, None) if bool(seen.all()) else (indices[seen], seen.nonzero().squeeze(1))
-        for buffer, kept in self._pairs(z):
-            found = kept.index_select(1, chosen).to(buffer.dtype)
-            buffer.copy_(found) if places is None else buffer.index_copy_(1, places, found)
+        for buffer, cached in self._pairs(z):
+            values = cached.index_select(1, chosen).to(buffer.dtype)
+            buffer.copy_(values) if places is None else buffer.index_copy_(1, places, values)
         if torch.finfo(self.dtype).eps > torch.finfo(z.dtype).eps:
             for layer, activation in zip(z, self.activations, strict=True):
                 layer.copy_(_returned(activation, layer, torch.finfo(self.dtype).eps))
@@ -72,24 +72,24 @@ class StateStore:
 
     def write(self, indices: Tensor, z: States) -> None:
         """Keep the variables of these samples."""
-        for buffer, kept in self._pairs(z):
-            kept.index_copy_(1, indices, buffer.to(self.dtype))
+        for buffer, cached in self._pairs(z):
+            cached.index_copy_(1, indices, buffer.to(self.dtype))
         self.seen[indices] = True
 
-    def parts(self) -> dict[str, Tensor]:
-        """All that a checkpoint has to keep; not copies."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """All cached tensors themselves, not copies."""
         kinds = {"z": self.tensors, "u": self.u_tensors}
         named = {f"{kind}.{group}": tensor for kind, tensors in kinds.items() for group, tensor in enumerate(tensors)}
         return {"seen": self.seen, **named}
 
-    def restore(self, parts: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from there."""
-        for name, tensor in self.parts().items():
-            found = parts.get(name)
-            if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-                got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
+        for name, tensor in self.state_dict().items():
+            saved = tensors.get(name)
+            if saved is None or saved.shape != tensor.shape or saved.dtype != tensor.dtype:
+                got = "none" if saved is None else f"{saved.dtype} of shape {tuple(saved.shape)}"
                 invalid_value(f"saved states {name!r}", f"{tensor.dtype} of shape {tuple(tensor.shape)}", got)
-            tensor.copy_(found)
+            tensor.copy_(saved)
 
     def _room(self, layout: Layout, like: Tensor, folder: Path | str | None) -> tuple[Tensor, ...]:
         shapes = [(count, self.samples, *layout.shapes[start]) for start, count in layout.runs]

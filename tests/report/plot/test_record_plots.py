@@ -1,4 +1,4 @@
-"""Figures of exhibits: everything is there, nothing overlaps, all scales are shared."""
+"""Figures of records, drawn: everything is there, nothing overlaps, all scales are shared."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from contracts.items import exhibits
+from contracts.experiments import figures
 from torchlift import plot
 from torchlift.core.errors import InvalidTypeError
-from torchlift.report.plot.exhibits import save_exhibit
+from torchlift.report import records
+from torchlift.report.plot.figures import save_figure
 from torchlift.report.plot.style import number
-from torchlift.report.records import Blocks, Curves, Exhibit, Grid, HeatMap, Pictures, Series, Table
+from torchlift.report.records import Blocks, Curves, Grid, HeatMap, Pictures, Series, Table
 
 STEPS = [float(step) for step in range(1, 41)]
 
 
-def drawn(shown: Exhibit) -> Figure:
-    figure = plot.exhibit(shown)
+def drawn(shown: records.Figure) -> Figure:
+    figure = plot.figure(shown)
     figure.draw_without_rendering()
     return figure
 
@@ -31,14 +32,14 @@ def curves(count: int, **settings: Any) -> Curves:
     return Curves("curves", "Curves", "step", "error", series, **settings)
 
 
-@pytest.mark.parametrize("shown", exhibits(torch.rand(2, 4, 5))[1:], ids=lambda shown: shown.kind)
-def test_every_kind_is_drawn(shown: Exhibit) -> None:
+@pytest.mark.parametrize("shown", figures(torch.rand(2, 4, 5))[1:], ids=lambda shown: shown.kind)
+def test_every_kind_is_drawn(shown: records.Figure) -> None:
     assert isinstance(drawn(shown), Figure)
 
 
 def test_tables_are_text() -> None:
     with pytest.raises(InvalidTypeError, match="expected curves, pictures, a heat map or blocks, got Table"):
-        plot.exhibit(Table("t", "T", ["a"], []))
+        plot.figure(Table("t", "T", ["a"], []))
 
 
 @pytest.mark.parametrize("text", ["$", "$x$ costs $5", r"$\frac$", "100 %", "<b>"])
@@ -159,8 +160,8 @@ def test_heat_maps_take_what_comes(values: torch.Tensor, log: bool) -> None:
 
 
 def test_figures_are_saved_the_same_each_time(tmp_path: Path) -> None:
-    files = save_exhibit(curves(2), tmp_path)
+    files = save_figure(curves(2), tmp_path)
     assert [file.name for file in files] == ["curves.png", "curves.svg", "curves.pdf"]
     first = [file.read_bytes() for file in files]
-    save_exhibit(curves(2), tmp_path)
+    save_figure(curves(2), tmp_path)
     assert [file.read_bytes() for file in files] == first

@@ -18,8 +18,8 @@ from torchlift.core.tensors import Point
 from torchlift.data import as_batches
 from torchlift.objective import Objective, TrainingBatches
 from torchlift.objective.engine import Layout
+from torchlift.objective.latent_cache import LatentCache, state_bytes
 from torchlift.objective.problem import Split
-from torchlift.objective.store import StateStore, state_bytes
 from torchlift.solvers import ImplicitStochasticGradient, LinearisedBCD, Stopping, solve
 from torchlift.solvers.implicit_sgd import Anchored
 
@@ -41,8 +41,8 @@ def data() -> tuple[Tensor, Tensor]:
 def problem(split: Split = "whole", **settings: Any) -> TrainingBatches:
     objective = Objective(network())
     activations = objective.network.operators().activations
-    store = StateStore(objective.layout, activations, SAMPLES, data()[0], **settings)
-    return TrainingBatches(objective, as_batches(data(), batch_size=SIZE, seed=2), split=split, store=store)
+    cache = LatentCache(objective.layout, activations, SAMPLES, data()[0], **settings)
+    return TrainingBatches(objective, as_batches(data(), batch_size=SIZE, seed=2), split=split, cache=cache)
 
 
 SOLVER = ImplicitStochasticGradient(0.5, LinearisedBCD(), inner_steps=2)
@@ -66,9 +66,9 @@ def test_a_batch_goes_on_where_its_samples_were_left(split: Split) -> None:
     batches = problem(split)
     per_epoch = SAMPLES // SIZE
     points = run(batches, per_epoch)
-    assert batches.store is not None
-    assert bool(batches.store.seen.all())
-    kept = [tensor.clone() for tensor in batches.store.tensors]
+    assert batches.cache is not None
+    assert bool(batches.cache.seen.all())
+    kept = [tensor.clone() for tensor in batches.cache.tensors]
     chosen = batches.batches.indices(per_epoch)
     assert chosen is not None
     training, start = batches.batch(per_epoch, points[-1])
@@ -105,12 +105,12 @@ def test_the_same_as_by_hand() -> None:
 
 def test_new_samples_start_by_a_forward_pass_beside_old_ones() -> None:
     batches = problem()
-    store = batches.store
-    assert store is not None
+    cache = batches.cache
+    assert cache is not None
     z = batches.objective.initialise(data()[0][:2], "random")
-    store.write(torch.tensor([5, 7]), z)
+    cache.write(torch.tensor([5, 7]), z)
     fresh = batches.objective.initialise(data()[0][[7, 0]])
-    read = store.read(torch.tensor([7, 0]), fresh.clone())
+    read = cache.read(torch.tensor([7, 0]), fresh.clone())
     for layer, written, new in zip(read, z, fresh, strict=True):
         assert torch.equal(layer[0], written[1])
         assert torch.equal(layer[1], new[1])
@@ -119,8 +119,8 @@ def test_new_samples_start_by_a_forward_pass_beside_old_ones() -> None:
 def test_reading_a_batch_writes_nothing() -> None:
     batches = problem()
     SOLVER.check(batches, batches.start())
-    assert batches.store is not None
-    assert not bool(batches.store.seen.any())
+    assert batches.cache is not None
+    assert not bool(batches.cache.seen.any())
 
 
 def test_mapped_files_equal_memory_bit_for_bit(tmp_path: Path) -> None:
@@ -131,18 +131,18 @@ def test_mapped_files_equal_memory_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what is mapped")
 def test_mapped_files_are_in_the_folder(tmp_path: Path) -> None:
-    store = problem(folder=tmp_path).store
-    assert store is not None
+    cache = problem(folder=tmp_path).cache
+    assert cache is not None
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
 
 
 def test_half_precision_is_close_and_small() -> None:
     rough = problem(dtype=torch.bfloat16)
-    assert rough.store is not None
+    assert rough.cache is not None
     exact, near = flat(run(problem(), 9)[-1]), flat(run(rough, 9)[-1])
     assert not torch.equal(exact, near)
     assert torch.linalg.vector_norm(exact - near) < 2e-3 * torch.linalg.vector_norm(exact)
-    kept = sum(tensor.numel() * tensor.element_size() for tensor in rough.store.tensors)
+    kept = sum(tensor.numel() * tensor.element_size() for tensor in rough.cache.tensors)
     assert kept == state_bytes(rough.objective.layout, SAMPLES, torch.bfloat16) == SAMPLES * 10 * 2
 
 
@@ -153,21 +153,21 @@ def test_rounding_does_not_leave_the_domain(activation: prox.ProximalActivation,
     z = layout.allocate(size, torch.zeros(1, dtype=torch.float64))
     z[0].copy_(activation(3 * torch.randn(size, 3, dtype=torch.float64)))
     assert torch.isfinite(activation.psi(z[0])).all()
-    store = StateStore(layout, [activation], size, z[0], dtype=dtype)
-    store.write(torch.arange(size), z)
-    read = store.read(torch.arange(size), z.clone())[0]
+    cache = LatentCache(layout, [activation], size, z[0], dtype=dtype)
+    cache.write(torch.arange(size), z)
+    read = cache.read(torch.arange(size), z.clone())[0]
     assert torch.isfinite(activation.psi(read)).all()
     assert torch.allclose(read, z[0], rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("settings", [{}, {"dtype": torch.bfloat16}], ids=["double", "bfloat16"])
-def test_parts_and_restore_go_on_bit_for_bit(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loaded_state_dict_goes_on_bit_for_bit(settings: dict[str, Any], tmp_path: Path) -> None:
     whole = run(problem(**settings), 8)[-1]
     first = problem(**settings)
     point = run(first, 5)[-1]
-    saved = {name: tensor.clone() for name, tensor in first.parts().items()}
+    saved = {name: tensor.clone() for name, tensor in first.state_dict().items()}
     second = problem(**settings, folder=tmp_path)
-    second.restore(saved)
+    second.load_state_dict(saved)
     state = SOLVER.init(second, point)
     state = type(state)(5, point, state.residual, state.tau)
     for _ in range(3):
@@ -175,47 +175,47 @@ def test_parts_and_restore_go_on_bit_for_bit(settings: dict[str, Any], tmp_path:
     assert torch.equal(flat(state.point), flat(whole))
 
 
-def test_without_a_store_nothing_is_kept() -> None:
+def test_without_a_cache_nothing_is_kept() -> None:
     batches = TrainingBatches(Objective(network()), as_batches(data(), batch_size=SIZE))
-    assert batches.parts() == {}
+    assert batches.state_dict() == {}
     run(batches, 2)
 
 
 def test_refusals(tmp_path: Path) -> None:
     objective = Objective(network())
     activations = objective.network.operators().activations
-    store = StateStore(objective.layout, activations, SAMPLES, data()[0])
+    cache = LatentCache(objective.layout, activations, SAMPLES, data()[0])
     loader = as_batches(DataLoader(TensorDataset(*data()), batch_size=4, shuffle=True))
     drawn = as_batches(lambda generator: data(), batch_size=4)
     for batches in (loader, drawn):
         with pytest.raises(InvalidValueError, match="the same in every epoch, got a loader or a drawing function"):
-            TrainingBatches(objective, batches, store=store)
-    with pytest.raises(InvalidTypeError, match="expected a StateStore, got dict"):
-        TrainingBatches(objective, as_batches(data()), store={})  # type: ignore[arg-type]
-    few = StateStore(objective.layout, activations, 3, data()[0])
+            TrainingBatches(objective, batches, cache=cache)
+    with pytest.raises(InvalidTypeError, match="expected a LatentCache, got dict"):
+        TrainingBatches(objective, as_batches(data()), cache={})  # type: ignore[arg-type]
+    few = LatentCache(objective.layout, activations, 3, data()[0])
     with pytest.raises(InvalidValueError, match="expected 12 samples, got 3"):
-        TrainingBatches(objective, as_batches(data()), store=few)
-    other = StateStore(Layout(((7,),)), [prox.ReLU()], SAMPLES, data()[0])
+        TrainingBatches(objective, as_batches(data()), cache=few)
+    other = LatentCache(Layout(((7,),)), [prox.ReLU()], SAMPLES, data()[0])
     with pytest.raises(InvalidValueError, match=r"layers of shapes \[\(5,\), \(5,\)\], got \[\(7,\)\]"):
-        TrainingBatches(objective, as_batches(data()), store=other)
+        TrainingBatches(objective, as_batches(data()), cache=other)
     with pytest.raises(InvalidValueError, match=r"floating-point dtype, got torch.int8. Try torch.bfloat16"):
-        StateStore(objective.layout, activations, 3, data()[0], dtype=torch.int8)
+        LatentCache(objective.layout, activations, 3, data()[0], dtype=torch.int8)
     with pytest.raises(InvalidTypeError, match=r"a dtype such as torch\.bfloat16, got str"):
-        StateStore(objective.layout, activations, 3, data()[0], dtype="bfloat16")  # type: ignore[arg-type]
+        LatentCache(objective.layout, activations, 3, data()[0], dtype="bfloat16")  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match=r"saved states 'z.0': expected torch.float64 .* got none"):
-        store.restore({"seen": store.seen})
+        cache.load_state_dict({"seen": cache.seen})
     with pytest.raises(InvalidValueError, match=r"saved states 'seen': expected .*\(12,\), got .*\(3,\)"):
-        store.restore(few.parts())
+        cache.load_state_dict(few.state_dict())
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"room for 960 bytes of states.* choose another folder"):
-        StateStore(objective.layout, activations, SAMPLES, data()[0], folder=tmp_path / "file")
+        LatentCache(objective.layout, activations, SAMPLES, data()[0], folder=tmp_path / "file")
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="space is reserved in another way")
 def test_a_disk_without_room_is_an_error_at_once(tmp_path: Path) -> None:
     huge = Layout(((1 << 40,),))
     with pytest.raises(DataError, match=r"room for .* Free some space"):
-        StateStore(huge, [prox.ReLU()], 1 << 20, torch.zeros(1), folder=tmp_path)
+        LatentCache(huge, [prox.ReLU()], 1 << 20, torch.zeros(1), folder=tmp_path)
 
 
 @pytest.mark.parametrize("size", [5, 12, None])

@@ -17,7 +17,7 @@ from torchlift.report.records import Series
 from torchlift.training import TrainStep
 
 Row = dict[str, Any]
-"""What was measured after a step: "step", "seconds" spent on steps so far, and whatever the item measures."""
+"""What was measured after a step: "step", "seconds" spent on steps so far, and whatever the experiment measures."""
 
 #: Seconds between checkpoints.
 CHECKPOINT = 60.0
@@ -43,29 +43,37 @@ class Trajectory:
 
 
 def follow(
-    method: TrainStep, steps: int, every: int, measure: Callable[[], Row], folder: Path, between: float = CHECKPOINT
+    method: TrainStep,
+    measure: Callable[[], Row],
+    *,
+    every: int,
+    steps: int | None = None,
+    time_limit: float = math.inf,
+    folder: Path | None = None,
+    between: float = CHECKPOINT,
 ) -> Trajectory:
     """Step and measure, going on from the last checkpoint in `folder` where there is one.
 
-    Args:
+    Arguments:
         method: at its start.
-        steps: in all.
-        every: steps between measurements; the start and the end are measured too.
         measure: called when the network holds the parameters to use.
-        folder: for checkpoints.
+        every: steps between measurements; the start and the end are measured too.
+        steps: in all; None for as many as the time allows.
+        time_limit: seconds for the steps, without measurements.
+        folder: for checkpoints; None for none.
         between: seconds between them.
     """
-    checkpoints = Checkpoints(folder, keep=1, kind="trajectory")
+    checkpoints = None if folder is None else Checkpoints(folder, keep=1, kind="trajectory")
     rows: list[Row] = []
     seconds, failure = 0.0, ""
-    if checkpoints.steps():
-        found = checkpoints.load()
-        method.load_state_dict((dict(found.tensors), found.record["numbers"]))
-        rows, seconds = list(found.record["rows"]), float(found.record["seconds"])
+    if checkpoints is not None and checkpoints.steps():
+        saved_run = checkpoints.load()
+        method.load_state_dict((dict(saved_run.tensors), saved_run.record["numbers"]))
+        rows, seconds = list(saved_run.record["rows"]), float(saved_run.record["seconds"])
     else:
         rows.append({"step": 0, "seconds": 0.0, **measure()})
     saved = time.monotonic()
-    while method.count < steps:
+    while (steps is None or method.count < steps) and seconds < time_limit:
         begin = time.perf_counter()
         try:
             method.step()
@@ -73,10 +81,10 @@ def follow(
             failure = f"step {method.count + 1}: {stop.detail}"
             break
         seconds += time.perf_counter() - begin
-        if method.count % every == 0 or method.count == steps:
+        if method.count % every == 0 or method.count == steps or seconds >= time_limit:
             with method.evaluating():
                 rows.append({"step": method.count, "seconds": seconds, **measure()})
-        if time.monotonic() - saved >= between:
+        if checkpoints is not None and time.monotonic() - saved >= between:
             tensors, numbers = method.state_dict()
             checkpoints.save(method.count, tensors, {"numbers": numbers, "rows": rows, "seconds": seconds})
             saved = time.monotonic()
@@ -90,7 +98,7 @@ def series(label: str, x: Sequence[float], y: Sequence[float], *, dashed: bool =
 
 
 def part_of(tensors: Mapping[str, Tensor], trajectory: Trajectory, **record: Any) -> tuple[Mapping[str, Tensor], Row]:
-    """A part of an item made of a trajectory, tensors and further JSON values."""
+    """A part of an experiment made of a trajectory, tensors and further JSON values."""
     return tensors, {"rows": list(trajectory.rows), "failure": trajectory.failure, **record}
 
 

@@ -1,4 +1,4 @@
-"""Each kind of exhibit as HTML."""
+"""Each kind of figure as HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchlift.report.blocks import drawing
 from torchlift.report.images import HEAT, bar
 from torchlift.report.markup import Html, data, join, tag
 from torchlift.report.pictures import pictures
-from torchlift.report.records import Blocks, Curves, Exhibit, HeatMap, Pictures, Series, Table
+from torchlift.report.records import Blocks, Curves, Figure, HeatMap, Pictures, Series, Table
 from torchlift.report.records.text import numeric_columns, table_texts
 
 MOST_POINTS = 1500
@@ -28,24 +28,24 @@ MANY = 24
 ABSENT = (136, 136, 136)
 
 
-def show(exhibit: Exhibit, range_: tuple[float, float] | None = None) -> Html:
-    """The exhibit without its title and note.
+def show(figure: Figure, range_: tuple[float, float] | None = None) -> Html:
+    """The figure without its title and note.
 
     Args:
-        exhibit: of any kind.
+        figure: of any kind.
         range_: values of the first and last colour of a heat map.
     """
-    if isinstance(exhibit, HeatMap):
-        return heat_map(exhibit, range_ or (0.0, 1.0))
+    if isinstance(figure, HeatMap):
+        return heat_map(figure, range_ or (0.0, 1.0))
     for kind, draw in _KINDS.items():
-        if isinstance(exhibit, kind):
-            return draw(exhibit)
-    invalid_type("report exhibit", f"a {', '.join(kind.__name__ for kind in _KINDS)} or HeatMap", exhibit)
+        if isinstance(figure, kind):
+            return draw(figure)
+    invalid_type("report figure", f"a {', '.join(kind.__name__ for kind in _KINDS)} or HeatMap", figure)
 
 
-def table(exhibit: Table) -> Html:
+def table(figure: Table) -> Html:
     """Numbers to the right, words to the left; wide tables scroll by themselves."""
-    return plain_table(exhibit.columns, table_texts(exhibit), numeric_columns(exhibit), exhibit.title)
+    return plain_table(figure.columns, table_texts(figure), numeric_columns(figure), figure.title)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], caption: str) -> Html:
@@ -61,21 +61,21 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=f"Table: {caption}")
 
 
-def curves(exhibit: Curves) -> Html:
+def curves(figure: Curves) -> Html:
     """An empty place that the script draws into, the data for it, and the same as tables."""
     colours = {
-        key: index for index, key in enumerate(dict.fromkeys(each.group or each.label for each in exhibit.series))
+        key: index for index, key in enumerate(dict.fromkeys(each.group or each.label for each in figure.series))
     }
     content = {
-        "title": exhibit.title,
-        "x": exhibit.x_label,
-        "y": exhibit.y_label,
-        "xLog": exhibit.x_log,
-        "yLog": exhibit.y_log,
-        "series": [_series(each, colours[each.group or each.label]) for each in exhibit.series],
+        "title": figure.title,
+        "x": figure.x_label,
+        "y": figure.y_label,
+        "xLog": figure.x_log,
+        "yLog": figure.y_log,
+        "series": [_series(each, colours[each.group or each.label]) for each in figure.series],
     }
     without = tag("noscript", tag("p", "Without scripts the curves are not drawn; their values are in the table."))
-    return tag("div", data(content), without, _curve_tables(exhibit), class_="curves")
+    return tag("div", data(content), without, _curve_tables(figure), class_="curves")
 
 
 def _series(series: Series, colour: int) -> dict[str, object]:
@@ -114,21 +114,21 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None
 
 
-def _curve_tables(exhibit: Curves) -> Html:
+def _curve_tables(figure: Curves) -> Html:
     """One table for all series over the same places."""
     grids: dict[tuple[float, ...], list[Series]] = {}
-    for each in exhibit.series:
+    for each in figure.series:
         grids.setdefault(tuple(each.x), []).append(each)
     tables = [
         _thinned(
-            [exhibit.x_label, *(each.label for each in group)],
+            [figure.x_label, *(each.label for each in group)],
             len(x),
             lambda index, x=x, group=group: [x[index], *(each.y[index] for each in group)],
-            exhibit.title,
+            figure.title,
         )
         for x, group in grids.items()
     ]
-    return tag("details", tag("summary", f"{exhibit.y_label} as a table"), *tables)
+    return tag("details", tag("summary", f"{figure.y_label} as a table"), *tables)
 
 
 def _thinned(columns: Sequence[str], count: int, row: Callable[[int], Sequence[float | None]], caption: str) -> Html:
@@ -144,54 +144,54 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
-def heat_map(exhibit: HeatMap, range_: tuple[float, float]) -> Html:
+def heat_map(figure: HeatMap, range_: tuple[float, float]) -> Html:
     """Colours as one picture, names of rows beside it, values on hovering and as a table."""
-    if not exhibit.values.numel():
+    if not figure.values.numel():
         return tag("p", "No values.", class_="note")
     low, high = range_
-    values = exhibit.values.double()
-    step = math.ceil(len(exhibit.y) / MANY)
+    values = figure.values.double()
+    step = math.ceil(len(figure.y) / MANY)
     rows = tag(
         "ol",
-        *(tag("li", name if index % step == 0 else "") for index, name in enumerate(exhibit.y)),
+        *(tag("li", name if index % step == 0 else "") for index, name in enumerate(figure.y)),
         class_="rows many" if step > 1 else "rows",
         aria_hidden="true",
     )
-    words = f"{exhibit.value_label} by {exhibit.y_label} ({len(exhibit.y)} rows) and {exhibit.x_label}"
+    words = f"{figure.value_label} by {figure.y_label} ({len(figure.y)} rows) and {figure.x_label}"
     hint = "Arrow keys read single values."
-    image = tag("img", src=_colours(values, low, high, exhibit.log), alt="")
+    image = tag("img", src=_colours(values, low, high, figure.log), alt="")
     cells = tag("div", image, class_="cells", tabindex=0, role="group", aria_label=f"Heat map: {words}. {hint}")
-    places = dict.fromkeys(round(share * (len(exhibit.x) - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
-    axis = tag("div", *(tag("span", number(exhibit.x[place])) for place in places), class_="axis", aria_hidden="true")
+    places = dict.fromkeys(round(share * (len(figure.x) - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
+    axis = tag("div", *(tag("span", number(figure.x[place])) for place in places), class_="axis", aria_hidden="true")
     scale = join(
         [
             tag("span", f"{low:.3g}"),
             tag("img", src=bar(HEAT), alt=f"from dark to light: {low:.3g} to {high:.3g}"),
             tag("span", f"{high:.3g}"),
-            tag("span", exhibit.value_label + (", logarithmic" if exhibit.log else ""), class_="what"),
+            tag("span", figure.value_label + (", logarithmic" if figure.log else ""), class_="what"),
         ]
     )
     content = {
-        "x": exhibit.x_label,
-        "columns": [_short(float(each)) for each in exhibit.x],
-        "rows": list(exhibit.y),
+        "x": figure.x_label,
+        "columns": [_short(float(each)) for each in figure.x],
+        "rows": list(figure.y),
         "values": [[_short(each) for each in row] for row in values.tolist()],
     }
-    columns = [exhibit.x_label, *exhibit.y]
+    columns = [figure.x_label, *figure.y]
 
     def row(index: int) -> list[float | None]:
-        return [exhibit.x[index], *(_short(each) for each in values[:, index].tolist())]
+        return [figure.x[index], *(_short(each) for each in values[:, index].tolist())]
 
     return tag(
         "div",
         data(content),
-        tag("div", rows, cells, axis, tag("div", exhibit.x_label, class_="x-label"), class_="map"),
+        tag("div", rows, cells, axis, tag("div", figure.x_label, class_="x-label"), class_="map"),
         tag("div", scale, class_="scale"),
         tag("output", "", class_="reading"),
         tag(
             "details",
-            tag("summary", f"{exhibit.value_label} as a table"),
-            _thinned(columns, len(exhibit.x), row, exhibit.title),
+            tag("summary", f"{figure.value_label} as a table"),
+            _thinned(columns, len(figure.x), row, figure.title),
         ),
         class_="heat",
     )
@@ -207,11 +207,11 @@ def _colours(values: torch.Tensor, low: float, high: float, log: bool) -> str:
     return png_uri(levels.to(torch.uint8), (ABSENT, *HEAT[1:]))
 
 
-def blocks(exhibit: Blocks) -> Html:
+def blocks(figure: Blocks) -> Html:
     """W, M, V and K beside each other."""
     figures = [
         tag("figure", drawing(grid), tag("figcaption", f"{grid.name}: {_total(grid.rows)} × {_total(grid.columns)}"))
-        for grid in exhibit.grids
+        for grid in figure.grids
     ]
     return tag("div", *figures, class_="grids")
 
@@ -220,4 +220,4 @@ def _total(parts: Sequence[tuple[str, int]]) -> str:
     return f"{sum(size for _, size in parts):,}"
 
 
-_KINDS: dict[type[Exhibit], Callable[..., Html]] = {Table: table, Curves: curves, Pictures: pictures, Blocks: blocks}
+_KINDS: dict[type[Figure], Callable[..., Html]] = {Table: table, Curves: curves, Pictures: pictures, Blocks: blocks}

@@ -1,4 +1,4 @@
-"""The contract of an item of the reproduction, and what it is given to work with."""
+"""The contract of an experiment of the reproduction, and what it is given to work with."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from torchlift.core.errors import DataError, invalid_value
 from torchlift.io import load_tensors, save_tensors
-from torchlift.report.records import Exhibit, Verdict
+from torchlift.report.records import Claim, Figure
 
 Scale = Literal["tiny", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
 
-#: What one part of an item found: named tensors, and JSON values.
+#: What one part of an experiment found: named tensors, and JSON values.
 Part = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 _KIND = "torchlift part"
@@ -27,29 +27,29 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What an item found.
+class ExperimentResult:
+    """What an experiment found.
 
     Arguments:
         summary: a few sentences for people who read nothing else.
-        verdicts: one per claim.
-        exhibits: tables, curves, pictures.
+        claims: one per claim.
+        figures: tables, curves, pictures.
         configuration: the settings that were used, JSON values.
     """
 
     summary: str
-    verdicts: Sequence[Verdict]
-    exhibits: Sequence[Exhibit]
+    claims: Sequence[Claim]
+    figures: Sequence[Figure]
     configuration: Mapping[str, Any]
 
 
 class Work:
-    """Where an item works: its scale and seed, a folder for what is finished, and someone to tell about progress.
+    """Where an experiment works: its scale and seed, a folder for what is finished, and someone to tell about progress.
 
     Args:
         scale: how large.
         seed: of everything random.
-        folder: finished parts are kept in `folder`/parts, so that an interrupted item goes on with the next one.
+        folder: finished parts are kept in `folder`/parts, so that an interrupted experiment goes on with the next one.
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
         interrupted: whether Ctrl-C was pressed. Solvers and `train` return early then; the part is not kept.
@@ -83,7 +83,7 @@ class Work:
         Each part starts from torch's random state of the seed, whatever was done or read before it.
 
         Args:
-            name: unique within the item; also what is shown while it is made.
+            name: unique within the experiment; also what is shown while it is made.
             make: returns tensors and JSON values.
 
         Raises:
@@ -92,7 +92,7 @@ class Work:
         """
         folder = self.parts / file_name(name)
         if folder.name in self._names:
-            invalid_value("part", "a name that no other part of the item has", repr(name))
+            invalid_value("part", "a name that no other part of the experiment has", repr(name))
         self.tell(name)
         if not folder.exists():
             with torch.random.fork_rng(devices=()):
@@ -116,10 +116,10 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Item(ABC):
+class Experiment(ABC):
     """A table, a figure or a claim to reproduce.
 
-    A subclass is one file; it is found by being listed in `torchlift.lab.reproduction.ITEMS`.
+    A subclass is one file; it is found by being listed in `torchlift.lab.reproduction.EXPERIMENTS`.
     `run` cuts the work into parts (`work.part`), of which none should take longer than about a
     minute at scale "small" without checkpoints of its own. Scales differ in numbers of images and
     steps only; "paper" is the published setting.
@@ -131,7 +131,7 @@ class Item(ABC):
     """One line for `torchlift reproduce list`: what is done, and where the paper has it."""
 
     @abstractmethod
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         """Do the work."""
 
 

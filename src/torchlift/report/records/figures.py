@@ -1,4 +1,4 @@
-"""What a report is made of: claims and verdicts, tables, curves, pictures, heat maps, block structures."""
+"""What a report is made of: claims and claims, tables, curves, pictures, heat maps, block structures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMAT = re.compile(r"[+ -]?0?\d{0,2},?(\.\d{1,2})?[eEfFgG%]?")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Claim:
     """A claim and what became of it.
 
     Arguments:
@@ -32,24 +32,24 @@ class Verdict:
         source: who claims it: "paper" or "torchlift".
     """
 
-    claim: str
+    statement: str
     measured: str
     outcome: Outcome
     source: Literal["paper", "torchlift"] = "paper"
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
-            invalid_value("Verdict outcome", f"one of {', '.join(OUTCOMES)}", repr(self.outcome))
+            invalid_value("Claim outcome", f"one of {', '.join(OUTCOMES)}", repr(self.outcome))
 
     @staticmethod
-    def of(claim: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Verdict:
+    def of(statement: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Claim:
         """From True, False, or None where the run cannot tell."""
         outcome: Outcome = "not decidable" if held is None else "held" if held else "did not hold"
-        return Verdict(claim, measured, outcome, source)
+        return Claim(statement, measured, outcome, source)
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class Figure:
     """Something to look at.
 
     Arguments:
@@ -66,7 +66,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Table(Exhibit):
+class Table(Figure):
     """Rows of numbers and words.
 
     Arguments:
@@ -120,7 +120,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Curves(Exhibit):
+class Curves(Figure):
     """Curves over one axis.
 
     Arguments:
@@ -139,7 +139,7 @@ class Curves(Exhibit):
 
 
 @dataclass(frozen=True)
-class Pictures(Exhibit):
+class Pictures(Figure):
     """Rows of images on one shared grey scale, [0, 1].
 
     Arguments:
@@ -184,7 +184,7 @@ class Pictures(Exhibit):
 
 
 @dataclass(frozen=True)
-class HeatMap(Exhibit):
+class HeatMap(Figure):
     """A matrix of numbers as colours, such as the gap of each layer over training.
 
     Arguments:
@@ -223,7 +223,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Blocks(Exhibit):
+class Blocks(Figure):
     """The block structure of a network: W, M, V and K."""
 
     kind = "blocks"
@@ -231,7 +231,7 @@ class Blocks(Exhibit):
     grids: Sequence[Grid]
 
 
-KINDS: dict[str, type[Exhibit]] = {kind.kind: kind for kind in (Table, Curves, Pictures, HeatMap, Blocks)}
+KINDS: dict[str, type[Figure]] = {kind.kind: kind for kind in (Table, Curves, Pictures, HeatMap, Blocks)}
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,8 @@ class Record:
         configuration: all settings, JSON values.
         environment: versions and hardware; see `environment`.
         seconds: it took.
-        verdicts: on claims.
-        exhibits: to look at.
+        claims: on claims.
+        figures: to look at.
     """
 
     name: str
@@ -257,10 +257,10 @@ class Record:
     configuration: Mapping[str, Any]
     environment: Mapping[str, Any]
     seconds: float
-    verdicts: Sequence[Verdict] = ()
-    exhibits: Sequence[Exhibit] = ()
+    claims: Sequence[Claim] = ()
+    figures: Sequence[Figure] = ()
 
     def __post_init__(self) -> None:
-        names = [exhibit.name for exhibit in self.exhibits]
+        names = [figure.name for figure in self.figures]
         if len(set(names)) < len(names):
-            invalid_value(f"Record {self.name}", "exhibits with names of their own", ", ".join(names))
+            invalid_value(f"Record {self.name}", "figures with names of their own", ", ".join(names))

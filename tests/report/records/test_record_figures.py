@@ -1,4 +1,4 @@
-"""Exhibits refuse what cannot be shown."""
+"""Figures refuse what cannot be shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.networks import MLP, ResNet
-from torchlift.report.records import HeatMap, Pictures, Record, Series, Table, Verdict, environment, network_blocks
+from torchlift.report.records import Claim, HeatMap, Pictures, Record, Series, Table, environment, network_blocks
 from torchlift.report.records.environment import package_version
 
 IMAGES = torch.zeros(2, 3, 3)
@@ -18,7 +18,7 @@ IMAGES = torch.zeros(2, 3, 3)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Verdict("a", "b", "maybe"), "expected one of held, did not hold, not decidable, got 'maybe'"),  # pyright: ignore[reportArgumentType]
+        (lambda: Claim("a", "b", "maybe"), "expected one of held, did not hold, not decidable, got 'maybe'"),  # pyright: ignore[reportArgumentType]
         (lambda: Table("t", "T", ["a"], [[1, 2]]), "Table t: expected rows of 1 cells, got 2"),
         (lambda: Table("t", "T", ["a"], [[1]], ["", ""]), "Table t formats: expected 1, one per column, got 2"),
         (lambda: Table("t", "T", ["a"], [[1]], [".2q"]), "Table t formats: expected format specifications"),
@@ -37,14 +37,14 @@ def test_refusals(make: Any, reason: str) -> None:
         make()
 
 
-def test_exhibits_of_one_name_are_refused() -> None:
+def test_figures_of_one_name_are_refused() -> None:
     table = Table("t", "T", ["a"], [])
-    with pytest.raises(InvalidValueError, match="Record r: expected exhibits with names of their own, got t, t"):
-        Record("r", "R", "", "", {}, {}, 0, exhibits=[table, table])
+    with pytest.raises(InvalidValueError, match="Record r: expected figures with names of their own, got t, t"):
+        Record("r", "R", "", "", {}, {}, 0, figures=[table, table])
 
 
-def test_verdicts_of_truth_values() -> None:
-    assert [Verdict.of("a", "b", held).outcome for held in (True, False, None)] == [
+def test_claims_of_truth_values() -> None:
+    assert [Claim.of("a", "b", held).outcome for held in (True, False, None)] == [
         "held",
         "did not hold",
         "not decidable",
