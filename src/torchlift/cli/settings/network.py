@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,25 @@ from torchlift.cli.settings.memory import check_fits
 from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
-from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
+from torchlift.networks import (
+    DDFB,
+    LISTA,
+    MLP,
+    Chain,
+    FirmDenoiser,
+    Network,
+    Perceptron,
+    PrimalDual,
+    ResNet,
+    ScCP,
+    Shallow,
+    lift,
+)
+from torchlift.networks.denoisers import Denoiser
 from torchlift.operators import (
     Dense,
     FiniteDifference,
+    Identity,
     LinearOperator,
     Reshape,
     Separable,
@@ -99,7 +115,7 @@ def _built(kind: str, site: Site, values: dict[str, Any]) -> Network:
 
 def reads_context(network: Network) -> bool:
     """Whether the forward model of an unrolled network may depend on the sample; networks of one's own might."""
-    return not isinstance(network, Chain | Shallow)
+    return not isinstance(network, Chain | Shallow | Denoiser)
 
 
 def _mlp(
@@ -194,6 +210,24 @@ def _primal_dual(
         tied=tied,
         context=site.samples.train.context,
     )
+
+
+def _denoiser(
+    make: type[Denoiser],
+    site: Site,
+    threshold: float | None,
+    iterations: int | None,
+    features: int | None,
+    filter_size: int | None,
+    tied: bool,
+) -> Network:
+    name, H = make.__name__, _forward_model(make.__name__, site)
+    if not isinstance(H, Identity):
+        hint = "PrimalDual and LISTA know the forward model of other tasks."
+        invalid_value(f"[network] {name}", "[data] task = 'denoising'", "another task", hint)
+    given = {"threshold": threshold, "features": features, "size": filter_size}
+    settings = {key: value for key, value in given.items() if value is not None}
+    return make(_image(H.in_shape), _iterations(iterations), tied=tied, dtype=site.torch_dtype, **settings)
 
 
 def _hidden(widths: tuple[int, ...], depth: int | None, before: int, default: int = 2) -> list[int]:
@@ -315,5 +349,8 @@ BUILDERS: dict[str, Callable[..., Network]] = {
     "Perceptron": _perceptron,
     "LISTA": _lista,
     "PrimalDual": _primal_dual,
+    "DDFB": partial(_denoiser, DDFB),
+    "ScCP": partial(_denoiser, ScCP),
+    "FirmDenoiser": partial(_denoiser, FirmDenoiser),
 }
 """What builds each kind of network."""
