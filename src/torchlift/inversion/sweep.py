@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.solver import InversionSolver, auxiliary_step, input_step, input_steps

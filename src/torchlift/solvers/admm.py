@@ -129,8 +129,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
 
     def measure(self, problem: SaddleProblem, state: ADMMState) -> Measure:
         (x,), terms = state.point["x"], _terms(problem)
-        value = sum(float(term.function.value(z)) for term, z in zip(terms, state.point["split"], strict=True))
-        value += 0.0 if problem.f is None else float(problem.f.value(x))
+        value = sum(float(term.function.value(z).sum()) for term, z in zip(terms, state.point["split"], strict=True))
+        value += 0.0 if problem.f is None else float(problem.f.value(x).sum())
         extra = {"primal_residual": state.primal_residual, "dual_residual": state.dual_residual}
         dual = problem.dual_value(state.point["dual"][: len(problem.terms)])
         gap = None if dual is None else relative_gap(problem.value(x), dual)

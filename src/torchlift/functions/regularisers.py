@@ -1,4 +1,4 @@
-"""Regularisers R of hidden variables and parameters, and the registry that contract tests visit.
+"""Regularisers of hidden variables and parameters: functions whose values are summed over the whole tensor.
 
 | regulariser   | R(x)                            | gradient |
 |---------------|---------------------------------|----------|
@@ -9,30 +9,23 @@
 | `Decay`       | ½w‖x − c‖²                      | yes      |
 | `NonNegative` | 0 if x ≥ 0, +∞ otherwise        | –        |
 | `Interval`    | 0 if lo ≤ x ≤ hi, +∞ otherwise  | –        |
+
+Every other `Function` serves as well.
 """
 
 from __future__ import annotations
 
-from torchlift.functions.regularisers.base import Regulariser
-from torchlift.functions.regularisers.constraints import Interval, NonNegative
-from torchlift.functions.regularisers.nuclear_norm import NuclearNorm
-from torchlift.functions.regularisers.quadratic import Decay, Ridge
-from torchlift.functions.regularisers.sparse import L1, ElasticNet
-
-#: Every regulariser by name. A new one adds its line here and inherits all contract tests.
-REGULARISERS: dict[str, type[Regulariser]] = {
-    "decay": Decay,
-    "elastic-net": ElasticNet,
-    "interval": Interval,
-    "l1": L1,
-    "non-negative": NonNegative,
-    "nuclear-norm": NuclearNorm,
-    "ridge": Ridge,
-}
+from torchlift.functions.base import Function as Regulariser
+from torchlift.functions.box import Box as Interval
+from torchlift.functions.box import NonNegative
+from torchlift.functions.elastic_net import ElasticNet
+from torchlift.functions.l1 import L1
+from torchlift.functions.nuclear_norm import NuclearNorm
+from torchlift.functions.squared_norm import Ridge
+from torchlift.functions.squared_norm import SquaredDistance as Decay
 
 __all__ = [
     "L1",
-    "REGULARISERS",
     "Decay",
     "ElasticNet",
     "Interval",
