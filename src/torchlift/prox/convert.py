@@ -157,7 +157,7 @@ def _from_name(text: str) -> ProximalActivation:
         hint = f"Pass the object instead, for example {_NEEDS_ARGUMENTS[name]}."
         invalid_value("activation", "a name that needs no arguments", repr(text), hint)
     _refuse_known(plain.replace("-", ""), text)
-    hint = did_you_mean(plain, [*_BY_NAME, *_NEEDS_ARGUMENTS])
+    hint = did_you_mean(text, [*_BY_NAME, *_NEEDS_ARGUMENTS])
     invalid_value("activation", f"one of {', '.join(_BY_NAME)}", repr(text), hint)
 
 
