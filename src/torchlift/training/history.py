@@ -123,10 +123,10 @@ class History(Sequence[Row]):
         name, larger = _direction(metric, larger_is_better)
         self._check_name(name)
         rows = [row for row in self._rows if row["kind"] == "validation"]
-        found = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
-        if not found:
+        scored = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
+        if not scored:
             invalid_value("History.best", f"a validation row with a value of {name!r}", "none")
-        return (max if larger else min)(found, key=lambda pair: pair[0])[1]
+        return (max if larger else min)(scored, key=lambda pair: pair[0])[1]
 
     def to_dicts(self) -> list[Row]:
         """Copies of all rows."""
@@ -146,8 +146,8 @@ class History(Sequence[Row]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        place = "" if self.path is None else f" in {self.path}"
-        return f"History({len(self)} rows{place})"
+        where = "" if self.path is None else f" in {self.path}"
+        return f"History({len(self)} rows{where})"
 
     def _repr_html_(self) -> str:
         """Curves, and the last rows as a table, without the columns that are empty in all of them."""
