@@ -25,7 +25,7 @@ from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
-from torchlift.training.weights import METHODS
+from torchlift.training.weights import ALIASES, METHODS
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -86,7 +86,7 @@ class Phase:
             check_positive("train time_limit", self.time_limit)
         _check_name("states", self.states, STATES)
         if self.weights is not None:
-            _check_name("weights", self.weights, ("keep", *METHODS))
+            _check_name("weights", self.weights, ("keep", *METHODS, *ALIASES))
         if self.state_dtype is not None:
             check_state_dtype("train state_dtype", self.state_dtype)
         if not isinstance(self.state_storage, str | Path):

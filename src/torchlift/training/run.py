@@ -20,18 +20,21 @@ from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.io import Checkpoint, Checkpoints, Stored, whole_piece
 from torchlift.io.folders import writing
+from torchlift.training.choose import Choice
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
+from torchlift.training.safeguard import Safeguard
 from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
 from torchlift.training.together import Company
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
+Start = Callable[[int | None], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class TrainState:
         stale: evaluations since the last improvement.
         previous: the loss that was watched at the last evaluation.
         best: the best value of the monitored metric, that before the first step included.
+        start: which weights the run started from, and why.
+        start_loss: without validation data, the loss of some training samples at the start.
     """
 
     phase: int = 0
@@ -89,6 +94,8 @@ class TrainState:
     stale: int = 0
     previous: float = math.nan
     best: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
+    start_loss: float = math.nan
 
 
 class Run:
@@ -96,7 +103,8 @@ class Run:
 
     Args:
         network: is changed in place.
-        phases: each with its data and the function that makes its method, given a budget.
+        phases: each with its data, the function that sets its first weights, given the number of steps, and the one
+            that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
         checkpoints: where to save; shared ones where many processes run together; None for nowhere.
         company: the processes that run together; only this one by default.
@@ -105,7 +113,7 @@ class Run:
     def __init__(
         self,
         network: nn.Module,
-        phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], TrainStep]]],
+        phases: Sequence[tuple[Phase, Batches, Start | None, Callable[[Callable[[int], float]], TrainStep]]],
         settings: Settings,
         history: History,
         checkpoints: Checkpoints | SharedCheckpoints | None,
@@ -122,6 +130,11 @@ class Run:
         self.place = TrainState()
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
+        self._safeguard = Safeguard(
+            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.company.numbers
+        )
+        self.fallback = ""
+        """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
         self.signal: int | None = None
@@ -133,6 +146,8 @@ class Run:
         with of_this_version(checkpoint.path):
             self.place = TrainState(**checkpoint.record["place"])
             self.best = _named(checkpoint.tensors, "best.")
+            self._safeguard.start = _named(checkpoint.tensors, "start.")
+            self._safeguard.start_value = self.place.start_loss
             load_snapshot(self.network, _named(checkpoint.tensors, "network."))
             if self.place.phase == len(self.phases):  # a finished run that may have been made longer
                 self.place.phase -= 1
@@ -150,10 +165,16 @@ class Run:
                 self.place.phase_seconds, self.place.stale, self.place.previous = 0.0, 0, math.nan
         if self.best or result.failed:
             load_snapshot(self.network, self.best or self._good)
+        if result is not Result.INTERRUPTED:
+            self.fallback = self._safeguard.settle(self.network)
         return result, detail
 
     def _phase(
-        self, phase: Phase, batches: Batches, make: Callable[[Callable[[int], float]], TrainStep]
+        self,
+        phase: Phase,
+        batches: Batches,
+        start: Start | None,
+        make: Callable[[Callable[[int], float]], TrainStep],
     ) -> tuple[Result, str]:
         place = self.place
         per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
@@ -168,13 +189,15 @@ class Run:
                 used = max(used, (self.clock() - begin) / phase.time_limit)
             return max(0.0, 1.0 - used)
 
+        if place.steps == 0:
+            self._judge_start()
+        if start is not None and (choice := start(total)) is not None:
+            self._note_start(phase, choice)
         try:
             method = make(budget)
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
-        if place.steps == 0:
-            self._judge_start()
         place.ended = self._ended(phase, method.count, total)
         every = self.settings.evaluate_every or per_epoch
         first = place.steps - method.count
@@ -245,6 +268,21 @@ class Run:
         if self.settings.validation is not None:
             self._compare(self._validate(self.settings.validation))
             self.place.stale = 0
+        self._safeguard.judge(self.network)
+        self.place.start_loss = self._safeguard.start_value
+
+    def _note_start(self, phase: Phase, choice: Choice) -> None:
+        """A row of the starts that were compared; changed weights are judged like the given ones."""
+        if choice.losses:
+            least = min(choice.losses.values())
+            row = {"kind": "start", "phase": phase.title, "epoch": 0.0, "step": self.place.steps, "loss": least}
+            self._note({**row, "seconds": self.place.seconds, "metrics": choice.losses})
+        if choice.changed and self.place.steps == 0:
+            self.place.start = choice.sentence
+            self._good = self._latest = snapshot(self.network)
+            self._judge_start()
+        elif choice.losses:
+            self.place.start = choice.sentence
 
     def _validate(self, validation: Batches) -> dict[str, float]:
         settings, data = self.settings, validation.ordered(1000)
@@ -338,6 +376,7 @@ class Run:
         with self._writing():
             self.history.sync()
         common = {f"best.{name}": tensor for name, tensor in self.best.items()}
+        common |= {f"start.{name}": tensor for name, tensor in self._safeguard.start.items()}
         common |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
         record = {"place": vars(self.place), "configuration": dict(self.configuration)}
         random = torch.get_rng_state()

@@ -24,10 +24,15 @@ def begin_alike(mesh: Mesh, network: nn.Module, settings: Mapping[str, Any], exa
     tensors = (example.y, example.x, *context_tensors(example.context))
     data = hashlib.sha256(b"".join(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
     check_agreement(mesh, {"torchlift version": _version(), "first sample": data, **settings})
-    with torch.no_grad():
-        for tensor in tensors_of(network).values():
-            values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            tensor.copy_(mesh.broadcast_(values, 0))
+    take_over(mesh, network)
+
+
+@torch.no_grad()
+def take_over(mesh: Mesh, network: nn.Module) -> None:
+    """The weights and buffers of rank 0 on all processes."""
+    for tensor in tensors_of(network).values():
+        values = tensor.detach().clone(memory_format=torch.contiguous_format)
+        tensor.copy_(mesh.broadcast_(values, 0))
 
 
 class Company:

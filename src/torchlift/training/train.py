@@ -28,6 +28,7 @@ from torchlift.liftings import Lifting
 from torchlift.objective.partition import describe, partition
 from torchlift.parallel import Mesh, as_mesh
 from torchlift.training.checked import CheckedBatches, check_fit
+from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
@@ -44,7 +45,7 @@ from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.start import start_weights
 from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company, begin_alike
+from torchlift.training.together import Company, begin_alike, take_over
 
 HISTORY = "history.jsonl"
 
@@ -94,8 +95,10 @@ def train(
         batch_size: samples per step, or "full" for all of them, with lifted variables that persist where there are any.
         epochs, steps, time_limit: how long; the time limit in seconds ends training in any case, and steps anneal with
             whatever is used up first.
-        weights: a method of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
-            dead layers are revived ("balanced", LSUV). "keep" leaves everything as it is.
+        weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default the given weights are kept
+            if no layer is dead, and else, or where the input itself is a better answer, compared with other starts
+            on samples held out from the data, for at most a tenth of the budget; `result.message` says which was
+            chosen. "keep" leaves everything as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
         folder: keeps checkpoints and `history.jsonl` there.
@@ -160,9 +163,13 @@ def train(
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
     begun = min(begun, len(stretches) - 1)
     work = [
-        (phase, each, partial(_begin, network, phase, each, loss, seed, options, i == begun, company.mesh))
+        (
+            phase, each,
+            None if i == begun else partial(_start, network, phase, each, loss, seed, options, i == 0, company.mesh),
+            partial(_begin, network, phase, each, loss, seed, options, company.mesh),
+        )
         for i, (phase, each) in enumerate(planned)
-    ]
+    ]  # fmt: skip
     rows = history.to_dicts() if found is not None else None
     events = options.tensorboard and company.writes
     writer = TensorBoardWriter(place / "tensorboard", rows) if events and place is not None else None
@@ -306,6 +313,26 @@ def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
     return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
 
 
+def _start(
+    network: nn.Module,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    seed: int,
+    options: TrainOptions,
+    first: bool,
+    mesh: Mesh | None,
+    total: int | None,
+) -> Choice | None:
+    """The weights as the phase wants them; a later one goes on with those that it finds, unless it says how to start."""
+    if not first and phase.weights is None:
+        return None
+    choice = start_weights(network, phase, batches, loss, seed, options, total)
+    if mesh is not None:
+        take_over(mesh, network)
+    return choice
+
+
 def _begin(
     network: nn.Module,
     phase: Phase,
@@ -313,13 +340,10 @@ def _begin(
     loss: Loss,
     seed: int,
     options: TrainOptions,
-    resumed: bool,
     mesh: Mesh | None,
     budget: Budget,
 ) -> TrainStep:
-    """The weights as the phase wants them, and its method at work."""
-    if not resumed:
-        start_weights(network, phase, batches, loss, seed)
+    """The method at work."""
     return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
@@ -367,6 +391,7 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped
         said += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
     elif (losses := [row["loss"] for row in run.history if row["loss"] is not None]) and math.isfinite(losses[-1]):
         said += f" Last loss: {losses[-1]:.4g}."
+    said += "".join(f" {sentence}" for sentence in (place.start, run.fallback) if sentence)
     if result is Result.INTERRUPTED and folder is not None:
         said += f" To go on, call train with folder={str(folder)!r} and resume=True."
     return " ".join([said, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])

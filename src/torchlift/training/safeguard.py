@@ -1,0 +1,112 @@
+"""Training gives back nothing worse than what it was given: neither than the start nor than the input itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.data import Batch, Batches
+from torchlift.data.recut import join
+from torchlift.functions.losses import Loss
+from torchlift.training.choose import hand_on
+from torchlift.training.metrics import Metric, evaluate
+from torchlift.training.step import load_snapshot, snapshot
+
+#: Training samples at least by which the end is compared with the start where there are no validation data.
+SAMPLES = 100
+
+Numbers = Callable[[Callable[[], Mapping[str, float]]], dict[str, float]]
+
+
+class Safeguard:
+    """Compares networks by the monitored metric on validation data, or by the loss on some training samples.
+
+    Arguments:
+        batches: training data.
+        validation: or None.
+        loss, metrics, monitor: what is evaluated, and which of it counts.
+        numbers: makes what all processes compute the same on all.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        validation: Batches | None,
+        loss: Loss,
+        metrics: tuple[Metric, ...],
+        monitor: Metric,
+        numbers: Numbers,
+    ) -> None:
+        self.batches, self.validation, self.loss, self.numbers = batches, validation, loss, numbers
+        self.metrics = metrics if validation is not None else ()
+        self.monitor = monitor if validation is not None else Metric("loss", loss.value)
+        self.start: dict[str, Tensor] = {}
+        self.start_value = math.nan
+
+    def judge(self, network: nn.Module) -> None:
+        """Keep a copy of these weights if they are better than the ones before; only without validation data."""
+        if self.validation is None:
+            value = self.value(network)
+            if self.better(value, self.start_value):
+                self.start, self.start_value = snapshot(network), value
+
+    def better(self, value: float, than: float) -> bool:
+        if math.isnan(than):
+            return math.isfinite(value)
+        return value > than if self.monitor.larger_is_better else value < than
+
+    def value(self, network: nn.Module) -> float:
+        if self.validation is None:
+            compute = lambda: evaluate(network, iter([self._some]), self.loss, self.metrics)  # noqa: E731
+        else:
+            data = self.validation.ordered(1000)
+            compute = lambda: evaluate(network, data, self.loss, self.metrics)  # noqa: E731
+        return self.numbers(compute)[self.monitor.name]
+
+    def settle(self, network: nn.Module) -> str:
+        """Put the best weights there are into the network; returns a sentence where these are not the trained ones."""
+        value, sentence = self.value(network), ""
+        if self.start and (math.isnan(value) or self.better(self.start_value, value)):
+            load_snapshot(network, self.start)
+            value, sentence = (
+                self.start_value,
+                "Training ended worse than it began: the weights are those of the start.",
+            )
+        if not self._restores:
+            return sentence
+        input_value = self.value(_HandOn())
+        if not self.better(input_value, value):
+            return sentence
+        unit = f" {self.monitor.unit}" if self.monitor.unit else ""
+        compared = f"{self.monitor.name} {input_value:.4g}{unit} against {value:.4g}{unit}"
+        candidate = copy.deepcopy(network)
+        if hand_on(candidate, self._some) and self.better(self.value(candidate), value):
+            load_snapshot(network, snapshot(candidate))
+            return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
+        cannot = "the network cannot hand it on"
+        return f"The input itself is a better answer than the network's ({compared}), and {cannot}."
+
+    @cached_property
+    def _some(self) -> Batch:
+        batches, drawn = self.batches, [self.batches.batch(0)]
+        while sum(len(batch.y) for batch in drawn) < SAMPLES and not (
+            batches.sized and len(drawn) == batches.per_epoch
+        ):
+            drawn.append(batches.batch(len(drawn)))
+        return join(drawn)
+
+    @property
+    def _restores(self) -> bool:
+        """Whether outputs are comparable with inputs, and the task is not to reproduce them."""
+        y, x, _ = self._some
+        return x.is_floating_point() and y.shape == x.shape and not torch.equal(y, x)
+
+
+class _HandOn(nn.Module):
+    def forward(self, y: Tensor, context: object = None) -> Tensor:
+        return y
