@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def _lifted(model: Model) -> tuple[nn.Module, GraphNetwork, Tensor]:
 
 
 def test_outputs_and_gradients_are_the_modules(model: Model) -> None:
+    """And the table of docs/lifting.md says what the model is."""
     module, network, y = _lifted(model)
+    assert (line := _line(model, network)) in PAGE.read_text(encoding="utf-8"), f"the line of the table is: {line}"
     expected = module(y)
     assert expected.std() > 1e-6
     states = network.states(y)
@@ -153,24 +156,27 @@ def test_a_start_without_a_signal_has_stalled() -> None:
         assert there.converged  # the gradient is zero because nothing is left to do
 
 
-def test_the_page_says_what_the_models_are() -> None:
-    """The table of docs/lifting.md."""
-    lines = [_line(model) for model in MODELS]
-    missing = [line for line in lines if line not in PAGE.read_text(encoding="utf-8")]
-    assert not missing, "lines of the table are:\n" + "\n".join(lines)
-
-
 @pytest.mark.parametrize("name", ["ResNet-18", "ViT"])
-def test_lifting_takes_less_than_a_second(name: str) -> None:
+def test_lifting_takes_less_than_a_hundred_passes(name: str) -> None:
+    """Of the same module, forward and backward, in processor time: a busy machine slows both alike."""
     model = next(model for model in MODELS if model.name == name)
     module, y = trained(model), inputs(model)
-    start = time.process_time()
-    tl.lift(module, y)
-    assert time.process_time() - start < 1.0
+
+    def passes() -> None:
+        for _ in range(10):
+            module(y).sum().backward()
+
+    def seconds(function: Callable[[], object]) -> float:
+        start = time.process_time()
+        function()
+        return time.process_time() - start
+
+    tl.lift(module, y), passes()
+    ratios = [seconds(lambda: tl.lift(module, y)) / seconds(passes) for _ in range(3)]
+    assert min(ratios) < 10
 
 
-def _line(model: Model) -> str:
-    _, network, _ = _lifted(model)
+def _line(model: Model, network: GraphNetwork) -> str:
     rows = network.plan.rows
     counts = [sum(row.kind == kind for row in rows) for kind in ("activation", "sum", "opaque")]
     names = sorted({node.meta["label"].rsplit(".", 1)[-1].split("#")[0] for node in network.plan.contextual})

@@ -70,6 +70,7 @@ class Demo(Command):
     """Train a denoiser by lifting and by back-propagation, invert an encoder, and show both on a page."""
 
     name: ClassVar[str] = "demo"
+    replaces: ClassVar[bool] = True
 
     seconds: float = 15.0
     """Time for each of five trainings."""
@@ -82,9 +83,11 @@ class Demo(Command):
     tiny: bool = False
     """Two steps on a few images, to see that everything runs."""
 
-    def collect(self) -> Record:
+    def check(self) -> None:
         check_positive("demo: --seconds", self.seconds)
         check_size("demo: --seed", self.seed, minimum=0)
+
+    def collect(self) -> Record:
         begin = time.perf_counter()
         size = TINY if self.tiny else FULL
         denoised, encoded = self._denoise(size), self._invert(size)

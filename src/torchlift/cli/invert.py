@@ -83,7 +83,6 @@ class Invert(Command):
     """Threads of torch; its own choice by default."""
 
     def collect(self) -> Record:
-        self._check()
         network = read_model(self.model, self.weights, self.input_shape or None)
         truth, y = self._outputs(network)
         start = self._start(network, y)
@@ -105,7 +104,7 @@ class Invert(Command):
                 words += map(str, value if isinstance(value, tuple) else [value])
         return shlex.join(words)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
         if self.images is not None:
@@ -221,7 +220,6 @@ class Invert(Command):
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        self.out.mkdir(parents=True, exist_ok=True)
         np.save(unlinked(self.out / "x.npy"), found.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):

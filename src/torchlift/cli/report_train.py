@@ -15,7 +15,7 @@ from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.settings import Configuration, read_configuration
 from torchlift.cli.settings.data import load_samples
 from torchlift.cli.settings.files import to_plain
-from torchlift.cli.settings.network import reads_context, torch_dtype
+from torchlift.cli.settings.network import reads_context
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
@@ -74,7 +74,7 @@ def _record(folder: Path, configuration: Configuration, history: History, finish
         title=f"Training of {_words(configuration)}",
         summary=" ".join(each for each in (f"{_words(configuration)}.", summary, trouble) if each),
         command=f"torchlift train {name} --out {shlex.quote(str(folder) + '-again')}",
-        configuration=finished.get("configuration") or _plain(configuration),
+        configuration=finished.get("configuration") or to_plain(configuration),
         environment=finished.get("environment") or {},
         seconds=finished.get("seconds") or seconds or 0.0,
         exhibits=exhibits,
@@ -84,11 +84,6 @@ def _record(folder: Path, configuration: Configuration, history: History, finish
 def _words(configuration: Configuration) -> str:
     network, data = configuration.network, configuration.data
     return f"{network.kind} for {data.task} of {data.set}"
-
-
-def _plain(configuration: Configuration) -> dict[str, Any]:
-    found: dict[str, Any] = {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
-    return found | {"phase": [to_plain(phase) for phase in configuration.phase]}
 
 
 def _network(folder: Path) -> tuple[Network | None, str]:
@@ -149,7 +144,7 @@ def _pictures(configuration: Configuration, network: Network) -> tuple[list[Exhi
     if settings.task not in TASKS or settings.validation == 0:
         return [], ""
     try:
-        samples = load_samples(settings, torch_dtype(configuration.network), configuration.training.seed)
+        samples = load_samples(settings, getattr(torch, configuration.network.dtype), configuration.training.seed)
         held_out = samples.shaped(network.in_shape, network.out_shape, reads_context(network))[1]
     except TorchliftError as error:
         return [], f"No images are shown: {error}"

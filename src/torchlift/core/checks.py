@@ -12,6 +12,7 @@ from torch import Tensor
 from torchlift.core.errors import invalid_type, invalid_value
 
 Shape = tuple[int, ...]
+"""The shape of one sample, without the batch axis."""
 
 
 def check_tensor(where: str, value: object) -> Tensor:

@@ -35,7 +35,7 @@ class Stream:
     While the stream is active the source draws from its own states; outside,
     everybody else finds theirs as they were. So neither moves the other.
 
-    Args:
+    Arguments:
         seed: of all states when the stream is first active.
         generators: further torch generators that the source draws from.
     """

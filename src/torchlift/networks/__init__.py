@@ -3,7 +3,7 @@
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
 from torchlift.networks.feedforward import MLP, Perceptron, ResNet
-from torchlift.networks.form import ForwardStates, UnifiedForm
+from torchlift.networks.form import ForwardStates, FusedRow, UnifiedForm, assemble
 from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.lifting import lift
 from torchlift.networks.lista import LISTA
@@ -23,6 +23,7 @@ __all__ = [
     "TABLEAUS",
     "Chain",
     "ForwardStates",
+    "FusedRow",
     "GraphNetwork",
     "Network",
     "Perceptron",
@@ -33,5 +34,6 @@ __all__ = [
     "Shallow",
     "Tableau",
     "UnifiedForm",
+    "assemble",
     "lift",
 ]

@@ -96,6 +96,12 @@ def dependents(nodes: Iterable[fx.Node], source: fx.Node) -> frozenset[fx.Node]:
 
 def name_of(node: fx.Node) -> str:
     """The function of a call without regard to its spelling, "" where it is not one of torch's."""
+    if "name" not in node.meta:  # networks ask in every evaluation
+        node.meta["name"] = _name_of(node)
+    return node.meta["name"]
+
+
+def _name_of(node: fx.Node) -> str:
     if node.op == "call_method":
         name = str(node.target)
     elif node.op == "call_function":

@@ -41,7 +41,7 @@ class Chain(Network):
     The weights are copied. Neighbouring dense layers of equal shape share one
     stacked parameter, so that all of them can be evaluated in one product.
 
-    Args:
+    Arguments:
         sequential: the modules; see `lift` for what can be represented.
         input_shape: shape of one input; needed unless the first module is `nn.Linear`.
     """

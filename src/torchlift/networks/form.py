@@ -161,7 +161,7 @@ def assemble(
 ) -> UnifiedForm:
     """Fill in what is always the same: identity blocks of M and V, shapes, labels, order checks.
 
-    Args:
+    Arguments:
         in_shape: shape of one input y.
         W: blocks {(j, k): W_{j+1,k}} with k ≤ j.
         b: one bias per layer, or None.

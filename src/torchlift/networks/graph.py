@@ -248,8 +248,11 @@ class GraphNetwork(Network):
         return torch.empty(0, dtype=dtype) if self.like is None else self.like.detach()
 
     def _attribute(self, path: str) -> Any:
-        owner, _, name = path.rpartition(".")
-        return getattr(self.get_submodule(owner), name)
+        owner: nn.Module = self
+        *names, last = path.split(".")
+        for name in names:  # `get_submodule` asks more questions, a fifth of the time of an evaluation
+            owner = owner._modules[name]  # type: ignore[assignment]
+        return getattr(owner, last)
 
     def _check_slopes(self) -> None:
         for row in self.plan.rows:

@@ -15,7 +15,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 class Residual(nn.Module):
     """x ↦ x + step · branch(x), a block with a skip connection.
 
-    Args:
+    Arguments:
         *modules: the branch, as for `nn.Sequential`; it must keep the shape.
         step: the factor h of a forward Euler step.
     """
@@ -44,7 +44,7 @@ class Residual(nn.Module):
 class Tableau:
     """An explicit Runge–Kutta method: stages U_i = u + h Σ_{k<i} a_ik F(U_k), step u + h Σ b_i F(U_i).
 
-    Args:
+    Arguments:
         a: row i holds a_i1, …, a_i,i-1 (the first row is empty).
         b: one weight per stage, summing to 1.
     """
@@ -87,7 +87,7 @@ def as_tableau(value: Any) -> Tableau:
 class RungeKutta(nn.Module):
     """One explicit Runge–Kutta step of u' = outer(σ(inner(u))); all stages share the weights.
 
-    Args:
+    Arguments:
         inner: the affine map W u + b.
         activation: σ, as a module.
         outer: the linear map V, without bias.

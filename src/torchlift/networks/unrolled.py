@@ -62,7 +62,7 @@ class Unrolled(Network):
     def with_operator(self, H: LinearOperator) -> Unrolled:
         """The same network, sharing its parameters, for another forward model on the same images.
 
-        Args:
+        Arguments:
             H: image → measurement.
         """
         where = f"{type(self).__name__}.with_operator"
@@ -95,7 +95,7 @@ def as_operator(
 def forward_model(where: str, value: object, shape: Shape | None, context: Context) -> LinearOperator:
     """H as an operator, from one, from a matrix, or from a physics of deepinv.
 
-    Args:
+    Arguments:
         where: whose argument it is.
         value: H.
         shape: that of images, which a physics need not know; None for its own `img_size`.

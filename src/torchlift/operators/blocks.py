@@ -24,7 +24,7 @@ class BlockOperator:
     It maps a sequence of batches, one per column, to one per row. Blocks that
     are not in the dictionary are zero and cost nothing.
 
-    Args:
+    Arguments:
         blocks: {(row, column): operator}.
         row_shapes: shape of one sample of each output.
         column_shapes: shape of one sample of each input.

@@ -19,6 +19,7 @@ from torchlift.operators.geometry import (
     window_count,
     window_extent,
 )
+from torchlift.operators.spectrum import filter_norm, is_sharp
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,13 @@ class Conv2d(LinearOperator):
         spare = max(unread[0], 0), max(unread[1], 0)
         x = conv_transpose2d(y, self.weight, None, self.stride, self._lead, spare, self.groups, self.dilation)
         return x if min(unread) >= 0 else x[..., :height, :width]
+
+    def norm_bound(self, context: Context = None) -> float:
+        _, _, *taps = self.weight.shape
+        plain = (self.stride, self.dilation, self.groups) == ((1, 1), (1, 1), 1)
+        if plain and is_sharp(self.input_shape[1:], (taps[0], taps[1])):
+            return float(filter_norm(self.weight.detach().double()))  # the size of the image no longer matters
+        return super().norm_bound(context)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,13 @@ from torchlift.solvers.linearised_bcd import LinearisedBCD
 from torchlift.solvers.momentum import HeavyBall, Momentum, Nesterov, NoMomentum
 from torchlift.solvers.pdhg import PDHG
 from torchlift.solvers.power_iteration import power_iteration
-from torchlift.solvers.proximal_gradient import FISTA, GradientDescent, ProximalAdam, ProximalGradient
+from torchlift.solvers.proximal_gradient import (
+    FISTA,
+    GradientDescent,
+    ProximalAdam,
+    ProximalGradient,
+    check_problem,
+)
 from torchlift.solvers.saddle import SaddleProblem, Term
 from torchlift.solvers.scaling import AdamScaling, Diagonal, Matrix, NoScaling, Scaling
 from torchlift.solvers.state import state_from_parts, state_to_parts
@@ -98,6 +104,7 @@ __all__ = [
     "StochasticProblem",
     "Stopping",
     "Term",
+    "check_problem",
     "conjugate_gradient",
     "power_iteration",
     "ridge_least_squares",

@@ -19,7 +19,7 @@ class ContractError(TorchliftError, ValueError):
 class Broken(Exception):  # noqa: N818 (a message from a check to the examiner, never seen by users)
     """A promise is not kept.
 
-    Args:
+    Arguments:
         observed: what was found, with its numbers.
         example: an input that shows it.
     """
@@ -116,7 +116,7 @@ def examine(check: Check, *arguments: Any) -> Finding | None:
 def report(subject: str, work: Iterable[tuple[Check, Iterable[tuple[Any, ...]]]]) -> Report:
     """Try each check on its cases, up to the first that breaks it.
 
-    Args:
+    Arguments:
         subject: what is examined, as text.
         work: each check with the arguments of all its cases.
     """

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from contracts.items import Example, Failing
-from torchlift.cli import main, reproduce
+from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
+from torchlift.lab.commands import reproduce
 from torchlift.lab.reproduction import ITEMS, Findings, Work
 
 

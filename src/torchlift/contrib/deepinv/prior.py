@@ -82,7 +82,7 @@ def as_prior(prior: Prior | Regulariser, *, tolerance: float = 1e-4, max_steps: 
     Proximal maps without a closed form (total variation, wavelets, sums) are computed until a duality gap proves the
     accuracy; a warning says so if it is not reached.
 
-    Args:
+    Arguments:
         prior: such as `tl.priors.TotalVariation() + tl.priors.Box(0, 1)`, or `tl.regularisers.ElasticNet()`.
         tolerance: relative error of such a proximal map; below 1e-7 rounding hides the gap.
         max_steps: after which it stops.

@@ -33,7 +33,7 @@ def proximal_map(prior: Prior, x: Tensor, step: Amount, tolerance: float, max_st
     The duality gap at p and feasible q is Σ step·g_i(A_i p) + (step·g_i)*(q_i) − ⟨q_i, A_i p⟩, and since the
     objective is strongly convex, ½‖p − prox(x)‖² is at most that.
 
-    Args:
+    Arguments:
         prior: R.
         x: images (B, …).
         step: one number ≥ 0, or one per image (B,).

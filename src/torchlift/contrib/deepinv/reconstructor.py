@@ -34,7 +34,7 @@ class NetworkReconstructor(Reconstructor):
     def forward(self, y: Tensor, physics: Any = None, **kwargs: Any) -> Tensor:
         """N(y) as images.
 
-        Args:
+        Arguments:
             y: measurements (B, …).
             physics: the forward model in place of the network's own, where the network is an unrolled algorithm;
                 other networks do not look at it.
@@ -67,7 +67,7 @@ def as_reconstructor(network: Network, image_shape: Any = None) -> Any:
     A dense network gets its measurements as vectors. An unrolled algorithm (`LISTA`, `PrimalDual`) takes the physics
     that it is called with as its forward model, with the steps and weights it has learned.
 
-    Args:
+    Arguments:
         network: N, any network of torchlift.
         image_shape: shape of one output, such as (1, 28, 28); by default that of the network.
     """

@@ -76,7 +76,7 @@ class LiftedEstimator(BaseEstimator):
     def _train(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss: Loss, kinds: np.ndarray | None) -> None:
         """Build the network and train it.
 
-        Args:
+        Arguments:
             X: (n, features).
             targets: (n, outputs), or labels (n,).
             outputs: of the network.

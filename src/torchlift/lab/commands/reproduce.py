@@ -33,6 +33,7 @@ class Reproduce(Command):
     """Run the paper's experiments again, and say which of its claims hold."""
 
     name: ClassVar[str] = "reproduce"
+    replaces: ClassVar[bool] = True  # `check` knows what a run would spoil
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
     """Items to run, "all" of them, or "list" to see what there is."""
@@ -51,9 +52,6 @@ class Reproduce(Command):
         if self.names == (LIST,):
             return {"items": [{"name": item.name, "title": item.title, "about": item.about} for item in ITEMS.values()]}
         items = _find(self.names)
-        if self.threads is not None:
-            torch.set_num_threads(check_size("threads", self.threads))
-        self._check(items)
         return {
             "scale": self.scale,
             "seed": self.seed,
@@ -70,6 +68,9 @@ class Reproduce(Command):
             console.print(f"Results: {self.out}", soft_wrap=True)
             console.print(f"As a page: {record['report']}", soft_wrap=True)
 
+    def check_out(self) -> bool:
+        return self.names != (LIST,) and super().check_out()
+
     def write(self, record: Record) -> None:
         """Nothing more: each item has written its own folder."""
 
@@ -81,8 +82,12 @@ class Reproduce(Command):
             raise TorchliftError(f"reproduce: {count}: {'; '.join(failed)}. Go on with them by --resume.")
         return record
 
-    def _check(self, items: list[Item]) -> None:
-        """Refuse before anything is done, not after hours."""
+    def check(self) -> None:
+        if self.names == (LIST,):
+            return
+        items = _find(self.names)
+        if self.threads is not None:
+            torch.set_num_threads(check_size("threads", self.threads))
         for item in items:
             check_folder(item, self.scale, self.seed, self.out, resume=self.resume)
         if self.resume and not any(started(self.out / item.name) for item in items):

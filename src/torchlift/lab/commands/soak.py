@@ -33,20 +33,21 @@ class Soak(Command):
     seed: int = 0
     """Of training, and of what happens when."""
 
-    def collect(self) -> Record:
+    def check(self) -> None:
         check_positive("soak: --minutes", self.minutes)
         check_size("soak: --seed", self.seed, minimum=0)
         if not sys.platform.startswith("linux"):
             invalid_value("soak", "Linux, whose signals, limits and memory records it uses", sys.platform)
-        if self.out is None:
-            with tempfile.TemporaryDirectory(prefix="torchlift-soak-") as folder:
-                return self._soak(Path(folder))
         for name in ("undisturbed", "disturbed"):
-            if (self.out / name).exists():
+            if self.out is not None and (self.out / name).exists():
                 hint = "Choose another folder, or remove it yourself."
                 raise DataError(message(f"--out {self.out}", "a folder without an earlier soak", f"{name}/", hint))
-        self.out.mkdir(parents=True, exist_ok=True)
-        return self._soak(self.out)
+
+    def collect(self) -> Record:
+        if self.out is not None:
+            return self._soak(self.out)
+        with tempfile.TemporaryDirectory(prefix="torchlift-soak-") as folder:
+            return self._soak(Path(folder))
 
     def _soak(self, folder: Path) -> Record:
         with Console(stderr=True).status("starting") as status:
