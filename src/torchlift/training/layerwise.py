@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,8 +27,10 @@ STEPS = 2
 OUTPUT_STEPS = 50
 #: So many hidden layers must leave at most this part of the error of an output that is fitted alone.
 TRIED, WORTH = 2, 0.9
-#: Samples on which activations are counted.
-LOOKED_AT = 100
+#: Images at least that networks of convolutions are fitted to.
+IMAGES = 100
+#: Entries at most of which it is counted how many are zero.
+COUNTED = 1_000_000
 #: Least share of activations that are not zero.
 ALIVE = 0.5
 #: Patches at most that a convolution is fitted to.
@@ -126,7 +128,7 @@ def _patches(operator: Conv2d, u: Tensor) -> Tensor:
     kernel = operator.weight.shape[2:]
     lead, trail = operator.margins
     padded = pad(u[: _images(operator, len(u))], (lead[1], trail[1], lead[0], trail[0]))
-    columns = unfold(padded, kernel, dilation=operator.dilation, stride=operator.stride)  # pyright: ignore[reportArgumentType]
+    columns = unfold(padded, kernel, dilation=operator.dilation, stride=operator.stride)
     return columns.transpose(1, 2).flatten(0, 1)
 
 
@@ -163,6 +165,7 @@ def layer_wise(
     References: Mishkin & Matas, All you need is a good init (2016), for the
     variances; the fits are parameter steps of the Bregman lifting.
     """
+    sample = _enough(network, sample)
     layers, target = network.layers(), sample.target
     uses = Counter(k for site in network.sites for _, term in site.reads for k in set(term.layers))
     starts: dict[str, LayerStart] = {}
@@ -252,8 +255,18 @@ def identity_fit(
 ) -> tuple[LayerStart, ...]:
     """Hidden layers as in `identity_start`, and an output fitted as in `layer_wise`."""
     starts = {start.layer: start for start in identity_start(network, values, 0.0, generator)}
+    sample = _enough(network, sample)
     starts |= fit_output(network, _states(network, sample.y), sample, ridge, sample.restores)
     return tuple(starts.values())
+
+
+def _enough(network: Chain, sample: Sample) -> Sample:
+    """Fewer samples where all maps are convolutions, of which each image shows many patches."""
+    operators = [layer.operator for layer in network.layers() if layer.name is not None]
+    if not operators or not all(isinstance(operator, Conv2d) for operator in operators):
+        return sample
+    count = max(IMAGES, *(_images(operator, len(sample.y)) for operator in operators if isinstance(operator, Conv2d)))
+    return replace(sample, y=sample.y[:count], x=sample.x[:count])
 
 
 def _hand_on(network: Chain, hidden: Sequence[_Regression], target: Tensor) -> tuple[LayerStart, ...]:
@@ -361,7 +374,7 @@ def _revive(layer: ChainLayer, activation: ProximalActivation, v: Tensor) -> Non
 
 
 def _share(activation: ProximalActivation, v: Tensor) -> float:
-    return float((activation(v[:LOOKED_AT]) != 0).double().mean())
+    return float((activation(v[: max(1, COUNTED // v[0].numel())]) != 0).double().mean())
 
 
 def _standardise(layer: ChainLayer, v: Tensor, mean: float, deviation: float) -> Tensor:

@@ -80,7 +80,7 @@ def lsuv(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
             weight_of(last).mul_(factor)
             if last.bias is not None:
                 last.bias.copy_((-factor * centres).view_as(last.bias))
-            starts[last.name] = LayerStart(last.name, "balanced")
+            starts[last.name] = LayerStart(last.name, "lsuv")
         form = network.operators()  # anew: sums of biases are made when it is built
         z.append(site.activation(form.pre_activation(j, u)))
         u.append(form.couple(j, u, z))

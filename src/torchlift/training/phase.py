@@ -47,7 +47,7 @@ class Phase:
         batch_size: samples per step, or "full".
         epochs, steps: how long; at most one of them.
         time_limit: seconds after which the phase ends in any case.
-        weights: how the weights start: None keeps them, but revives dead layers; "keep" leaves them alone;
+        weights: how the weights start: None chooses, in the first phase, see `train`; "keep" leaves them alone;
             otherwise a method of `initialise_weights`.
         states: where lifted variables start: "forward", "input" or "random"; "warm" keeps those of
             the epoch before and begins with a forward pass.

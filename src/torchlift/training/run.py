@@ -29,6 +29,7 @@ from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard
 from torchlift.training.shared import SharedCheckpoints
+from torchlift.training.start import chooses
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
 from torchlift.training.together import Company
@@ -131,8 +132,9 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
         self._safeguard = Safeguard(
-            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.company.numbers
-        )
+            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.company.numbers,
+            may_hand_on=chooses(phases[0][0]),
+        )  # fmt: skip
         self.fallback = ""
         """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
@@ -167,6 +169,8 @@ class Run:
             load_snapshot(self.network, self.best or self._good)
         if result is not Result.INTERRUPTED:
             self.fallback = self._safeguard.settle(self.network)
+            if self.place.best and self._safeguard.handed_on is not None:
+                self.place.best = {**self.place.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
 
     def _phase(

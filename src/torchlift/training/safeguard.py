@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from torchlift.data import Batch, Batches
+from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
 from torchlift.training.choose import hand_on
@@ -31,6 +31,7 @@ class Safeguard:
         validation: or None.
         loss, metrics, monitor: what is evaluated, and which of it counts.
         numbers: makes what all processes compute the same on all.
+        may_hand_on: whether a network may be set to hand its input on; else that is only reported.
     """
 
     def __init__(
@@ -41,12 +42,16 @@ class Safeguard:
         metrics: tuple[Metric, ...],
         monitor: Metric,
         numbers: Numbers,
+        may_hand_on: bool = True,
     ) -> None:
         self.batches, self.validation, self.loss, self.numbers = batches, validation, loss, numbers
         self.metrics = metrics if validation is not None else ()
         self.monitor = monitor if validation is not None else Metric("loss", loss.value)
         self.start: dict[str, Tensor] = {}
         self.start_value = math.nan
+        self.may_hand_on = may_hand_on
+        self.handed_on: float | None = None
+        """The metric of a network that was set to hand its input on."""
 
     def judge(self, network: nn.Module) -> None:
         """Keep a copy of these weights if they are better than the ones before; only without validation data."""
@@ -75,7 +80,7 @@ class Safeguard:
             load_snapshot(network, self.start)
             value, sentence = (
                 self.start_value,
-                "Training ended worse than it began: the weights are those of the start.",
+                "Training ended worse than it began: these are the first weights.",
             )
         if not self._restores:
             return sentence
@@ -85,26 +90,33 @@ class Safeguard:
         unit = f" {self.monitor.unit}" if self.monitor.unit else ""
         compared = f"{self.monitor.name} {input_value:.4g}{unit} against {value:.4g}{unit}"
         candidate = copy.deepcopy(network)
-        if hand_on(candidate, self._some) and self.better(self.value(candidate), value):
-            load_snapshot(network, snapshot(candidate))
-            return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
-        cannot = "the network cannot hand it on"
-        return f"The input itself is a better answer than the network's ({compared}), and {cannot}."
+        if self.may_hand_on and hand_on(candidate, self._some):
+            handed = self.value(candidate)
+            if self.better(handed, value):
+                load_snapshot(network, snapshot(candidate))
+                self.handed_on = handed
+                return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
+        reason = ", and the network cannot hand it on" if self.may_hand_on else ""
+        return f"{sentence} The input itself is a better answer than the network's ({compared}){reason}.".strip()
 
     @cached_property
     def _some(self) -> Batch:
-        batches, drawn = self.batches, [self.batches.batch(0)]
-        while sum(len(batch.y) for batch in drawn) < SAMPLES and not (
-            batches.sized and len(drawn) == batches.per_epoch
-        ):
-            drawn.append(batches.batch(len(drawn)))
-        return join(drawn)
+        return first_samples(self.batches, SAMPLES)
 
     @property
     def _restores(self) -> bool:
         """Whether outputs are comparable with inputs, and the task is not to reproduce them."""
         y, x, _ = self._some
         return x.is_floating_point() and y.shape == x.shape and not torch.equal(y, x)
+
+
+def first_samples(batches: Batches, count: int) -> Batch:
+    """Samples in the order of the first epoch: so many of data in memory, the first batch of data that is read."""
+    drawn = [batches.batch(0)]
+    if isinstance(batches, TensorBatches):
+        while sum(len(batch.y) for batch in drawn) < count and len(drawn) < batches.per_epoch:
+            drawn.append(batches.batch(len(drawn)))
+    return join(drawn)
 
 
 class _HandOn(nn.Module):

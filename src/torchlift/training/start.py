@@ -15,10 +15,11 @@ from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.operators.context import map_context
-from torchlift.training.choose import AS_GIVEN, Choice, Trial, choose
+from torchlift.training.choose import AS_GIVEN, PROBE, Choice, Trial, choose
 from torchlift.training.draws import weight_of
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
+from torchlift.training.safeguard import first_samples
 from torchlift.training.step import TrainStep
 from torchlift.training.weights import initialise_weights
 
@@ -52,13 +53,17 @@ def start_weights(
         return Choice(
             phase.weights, "as asked", {}, initialise_weights(network, (y, x), phase.weights, generator=generator)
         )
-    hard = phase.lifting is not None and phase.lifting.hard
-    frozen = not all(parameter.requires_grad for parameter in network.parameters())
-    if phase.weights == "keep" or hard or frozen:
+    if not chooses(phase) or not all(parameter.requires_grad for parameter in network.parameters()):
         return Choice(AS_GIVEN, "as asked")
     with torch.random.fork_rng(devices=()):
         trial = _ShortRuns(network, phase, batches, loss, seed, options, total)
         return choose(network, trial, torch.Generator().manual_seed(seed))
+
+
+def chooses(phase: Phase) -> bool:
+    """Whether the start is chosen: not where a method or the given weights were asked for, nor for baselines."""
+    hard = phase.lifting is not None and phase.lifting.hard
+    return phase.weights is None and not hard
 
 
 class _ShortRuns(Trial):
@@ -120,6 +125,8 @@ class _ShortRuns(Trial):
             every = next(batches.ordered(batches.samples))
             order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.seed))
             return _chosen(every, order[:count].to(every.y.device))
+        if count <= PROBE:
+            return _chosen(first_samples(batches, count), slice(count))
         drawn: list[Batch] = []
         while sum(len(batch.y) for batch in drawn) < count:
             if batches.sized and len(drawn) == batches.per_epoch:

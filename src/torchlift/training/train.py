@@ -324,7 +324,7 @@ def _start(
     mesh: Mesh | None,
     total: int | None,
 ) -> Choice | None:
-    """The weights as the phase wants them; a later one goes on with those that it finds, unless it says how to start."""
+    """The weights as the phase asks for; a later one goes on with those that it finds unless it names a method."""
     if not first and phase.weights is None:
         return None
     choice = start_weights(network, phase, batches, loss, seed, options, total)

@@ -259,7 +259,7 @@ def _check_pair(network: nn.Module, y: Tensor, x: object, loss: Loss | None) -> 
     if not loss.smooth:
         invalid_value("initialise_weights loss", "a smooth loss", type(loss).__name__, "Use SquaredError or Huber.")
     shape = network.out_shape if isinstance(network, Network) else tuple(network(y[:2]).shape[1:])
-    loss.check((len(y), *shape), x)  # type: ignore[arg-type]
+    loss.check((len(y), *shape), x)
     return loss
 
 
