@@ -5,8 +5,10 @@ from __future__ import annotations
 import json as json_format
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -53,6 +55,16 @@ class Command(ABC):
 
     def save(self, record: Record) -> None:  # noqa: B027 (most commands have nothing more to save)
         """Save more than the JSON object, such as figures; `out` exists."""
+
+    def save_plot(self, draw: Callable[[Any], Any]) -> None:
+        """Save what `draw(torchlift.report.plot)` returns as PNG and SVG, where matplotlib is installed."""
+        if self.out is None or find_spec("matplotlib") is None:
+            return
+        from torchlift.report import plot
+
+        figure = draw(plot)
+        for ending in ("png", "svg"):
+            figure.savefig(unlinked(self._json_file(self.out).with_suffix(f".{ending}")), dpi=150)
 
     def run(self) -> Record:
         """Do the work and give it out in the form that was asked for. Where it cannot be saved, it is printed."""

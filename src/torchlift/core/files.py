@@ -1,10 +1,11 @@
-"""Files of unknown origin: only ordinary ones are opened, and no more is read than was allowed."""
+"""Files: only ordinary ones are read, no further than allowed, and new ones take their place as a whole."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ MAX_JSON = 1 << 26
 def opened(where: str, path: str | os.PathLike[str], expected: str) -> Iterator[BinaryIO]:
     """An ordinary file, open for reading; a folder, a device, or a pipe, which might keep us waiting, is refused.
 
-    Args:
+    Arguments:
         where: begins the message.
         path: the file; of a symbolic link, what it points to.
         expected: what it should be, in words.
@@ -66,6 +67,34 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(message(str(path), "a JSON object", type(found).__name__, hint))
     return found
+
+
+@contextmanager
+def replacing_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """A new file beside `path` that takes its place at the end of the block; a crash leaves the old one or the new.
+
+    Arguments:
+        path: what is replaced; a symbolic link is, not what it points to.
+        mode: the permissions of the new file.
+    """
+    # The name keeps its suffix: readers may treat .gz and plain files differently.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        part.chmod(mode)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+    """Replace a file as a whole."""
+    with replacing_file(path, mode) as part:
+        part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def unlinked(path: Path) -> Path:

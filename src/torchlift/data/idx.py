@@ -107,8 +107,8 @@ def _read_header(file: Path, stream: BinaryIO, axes: int) -> bytes:
 def _check_sizes(file: Path, header: bytes, shape: ExpectedShape, max_bytes: int) -> tuple[int, ...]:
     """The sizes in the header, if they are those expected and not too large."""
     sizes = struct.unpack(f">{len(shape)}I", header[4:])
-    for size, wanted in zip(sizes, shape, strict=True):
-        if size == 0 or wanted not in (None, size):
+    for size, expected in zip(sizes, shape, strict=True):
+        if size == 0 or expected not in (None, size):
             text = " x ".join("any" if axis is None else str(axis) for axis in shape)
             _refuse(file, f"sizes {text}", " x ".join(map(str, sizes)), _swapped(file))
     total = math.prod(sizes)

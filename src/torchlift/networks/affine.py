@@ -224,40 +224,40 @@ class AffineMaps:
         name, changing = name_of(node), self._changing(node)
         if any(not is_batch_first(argument, BATCH) for argument in changing):
             changing = [self._source(node)]
-        known = {argument: self._of(argument)[1] for argument in changing}
+        constants = {argument: self._of(argument)[1] for argument in changing}
         fixed = [a for a in node.all_input_nodes if a not in self._depends and isinstance(a.meta["value"], Tensor)]
         adds = has_constant(node) or (name in ADDITIVE and bool(fixed))
-        if not adds and all(constant is None for constant in known.values()):
+        if not adds and all(constant is None for constant in constants.values()):
             return None
         shape = shape_of(node)
         if not self._is_linear(node):
             return self._affine_weights(node)[1]
-        if name in WEIGHTED and known[changing[0]] is None:
+        if name in WEIGHTED and constants[changing[0]] is None:
             bias = self._tensor(arguments(node)["bias"])
             return bias if name == "linear" else bias.reshape(-1, *(1,) * (len(shape) - 1))
         if name in ("batch_norm", "instance_norm"):
             scale, shift = self._scale_and_shift(node)
-            inner = known[changing[0]]
+            inner = constants[changing[0]]
             return shift if inner is None else inner * scale + shift
         if name in ("add", "sub") and all(isinstance(item, fx.Node) for item in node.args[:2]):
             total: Tensor | None = None
             for item in dict.fromkeys(node.args[:2]):
                 assert isinstance(item, fx.Node)
-                part = known[item] if item in known else self._sample(item, node)
+                part = constants[item] if item in constants else self._sample(item, node)
                 if part is not None:
                     for position, other in enumerate(node.args[:2]):
                         if other is item:
                             part_ = part * _sign(node, position)
                             total = part_ if total is None else total + part_
             return total
-        return self._evaluated(node, known)
+        return self._evaluated(node, constants)
 
-    def _evaluated(self, node: fx.Node, known: Mapping[fx.Node, Tensor | None]) -> Tensor:
+    def _evaluated(self, node: fx.Node, constants: Mapping[fx.Node, Tensor | None]) -> Tensor:
         """The constant of any call: its value where all states are zero."""
-        (first, *_) = known
-        chain = self._chain(node, first) if len(known) == 1 else [node]
+        (first, *_) = constants
+        chain = self._chain(node, first) if len(constants) == 1 else [node]
         env: dict[fx.Node, Any] = {}
-        for argument, constant in known.items():
+        for argument, constant in constants.items():
             zeros = self._like.new_zeros(shape_of(argument))
             env[argument] = (zeros if constant is None else constant.expand(shape_of(argument)))[None]
         for link in chain:

@@ -160,9 +160,9 @@ class Chain(Network):
 
         u, z = [y], []
         for j, (site, activation) in enumerate(zip(self._sites, self.activations, strict=True)):
-            parts = [bias_of(operators, biases, term) for _, term in site.reads]
-            known = [part for part in parts if part is not None]
-            z.append(activation(row([(term, u[k]) for k, term in site.reads], _sum(known) if known else None)))
+            terms = (bias_of(operators, biases, term) for _, term in site.reads)
+            constants = [constant for constant in terms if constant is not None]
+            z.append(activation(row([(term, u[k]) for k, term in site.reads], _sum(constants) if constants else None)))
             driven = row([(term, z[k]) for k, term in site.outputs.items()], None) if site.outputs else z[j]
             u.append(driven if site.skip is None else driven + u[site.skip])
         source, term = self._output
@@ -206,9 +206,9 @@ class Chain(Network):
         sources = list(_own_parameters(sequential))
         slots = list(self._slots())
         shapes = [tuple(source.shape) for source in sources]
-        wanted = [tuple(shape) for _, _, _, shape in slots]
-        if shapes != wanted:
-            invalid_value("Chain.load", f"parameters of shapes {wanted}", shapes, "Lift the module anew.")
+        expected = [tuple(shape) for _, _, _, shape in slots]
+        if shapes != expected:
+            invalid_value("Chain.load", f"parameters of shapes {expected}", shapes, "Lift the module anew.")
         stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
         for source, (_, name, index, _) in zip(sources, slots, strict=True):
             slot = _entry(stacked[name], index)

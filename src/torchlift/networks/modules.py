@@ -55,8 +55,8 @@ class Tableau:
     def __post_init__(self) -> None:
         if len(self.a) != len(self.b) or any(len(row) != i for i, row in enumerate(self.a)):
             sizes = [len(row) for row in self.a]
-            wanted = f"rows of a with lengths 0, 1, …, {len(self.b) - 1}"
-            invalid_value("Tableau", wanted, sizes, "Only explicit methods can be unrolled.")
+            expected = f"rows of a with lengths 0, 1, …, {len(self.b) - 1}"
+            invalid_value("Tableau", expected, sizes, "Only explicit methods can be unrolled.")
         for weight in (*self.b, *(entry for row in self.a for entry in row)):
             check_number("Tableau entry", weight)
         if abs(sum(self.b) - 1) > 1e-9:

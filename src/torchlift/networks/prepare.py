@@ -66,8 +66,8 @@ def _fold(leaves: list[tuple[str, nn.Module]]) -> list[nn.Module]:
 
 
 def _foldable(module: nn.Module, norm: nn.Module) -> bool:
-    wanted = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
-    return isinstance(module, wanted)
+    affine = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
+    return isinstance(module, affine)
 
 
 def _fused(module: Any, norm: Any) -> nn.Module:

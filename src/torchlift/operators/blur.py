@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from torchlift.core.checks import Shape, check_positive, check_size, check_tensor
+from torchlift.core.checks import check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 
 Boundary = Literal["zero", "replicate", "reflect", "symmetric", "circular"]
 
 
 @dataclass(frozen=True, eq=False)
-class Blur(LinearOperator):
+class Blur(OnShape):
     """x ↦ k ∗ x in each channel, true convolution with an odd-sized kernel (kh, kw), output of equal size.
 
     Pixels outside an image (a b c d) are taken as
@@ -46,17 +46,9 @@ class Blur(LinearOperator):
         for pixels, taps in zip(shape[1:], size, strict=True):
             reach = _reach(self.boundary, pixels)
             if taps // 2 > reach:
-                wanted = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
-                invalid_value("Blur kernel", wanted, size)
+                expected = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
+                invalid_value("Blur kernel", expected, size)
         object.__setattr__(self, "shape", shape)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         # torch correlates, so the kernel is turned; channels join the batch, which needs no copies of the kernel

@@ -158,8 +158,8 @@ def _from_name(text: str) -> ProximalActivation:
         hint = f"Pass the object instead, for example {_NEEDS_ARGUMENTS[name]}."
         invalid_value("activation", "a name that needs no arguments", repr(text), hint)
     _refuse_known(plain.replace("-", ""), text)
-    near = difflib.get_close_matches(plain, [*_BY_NAME, *_NEEDS_ARGUMENTS])
-    hint = f"Did you mean {near[0]!r}?" if near else ""
+    candidates = difflib.get_close_matches(plain, [*_BY_NAME, *_NEEDS_ARGUMENTS])
+    hint = f"Did you mean {candidates[0]!r}?" if candidates else ""
     invalid_value("activation", f"one of {', '.join(_BY_NAME)}", repr(text), hint)
 
 

@@ -80,7 +80,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
                 inner[block] = self._advance(problem, block, inner[block], point)
                 moved = moved.merge(inner[block].point.select((block,)))
             point = moved
-        residual = math.hypot(*(each.residual for each in inner.values()))
+        residual = math.hypot(*(block.residual for block in inner.values()))
         return LinearisedState(state.count + 1, point, residual, tuple(inner[block] for block in problem.blocks))
 
     def measure(self, problem: Problem, state: LinearisedState) -> Measure:

@@ -14,7 +14,6 @@ from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
-from torchlift.solvers.functions import prox_conjugate
 from torchlift.solvers.saddle import SaddleProblem, check_saddle, relative_gap
 
 
@@ -118,7 +117,7 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
         products = problem.forward(new)
         extrapolated = [2 * after - before for after, before in zip(products, state.products, strict=True)]
         new_duals = tuple(
-            prox_conjugate(term.function, p + sigma * ax, sigma)
+            term.function.prox_conjugate(p + sigma * ax, sigma)
             for term, p, ax in zip(problem.terms, duals, extrapolated, strict=True)
         )
         back, gradient = problem.adjoint(new_duals), _gradient(problem, new)

@@ -125,10 +125,10 @@ def report(subject: str, work: Iterable[tuple[Check, Iterable[tuple[Any, ...]]]]
     left_out: list[tuple[str, str]] = []
     for check, cases in work:
         try:
-            found = next((finding for case in cases if (finding := examine(check, *case)) is not None), None)
+            broken = next((finding for case in cases if (finding := examine(check, *case)) is not None), None)
         except NotApplicable as reason:
             left_out.append((promise(check), str(reason)))
             continue
         checked.append(promise(check))
-        findings += [] if found is None else [found]
+        findings += [] if broken is None else [broken]
     return Report(subject, tuple(checked), tuple(findings), tuple(left_out))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,10 @@ class Choice:
     @property
     def changed(self) -> bool:
         return self.name != AS_GIVEN
+
+    def summary(self) -> dict[str, Any]:
+        """Without the layers, for JSON."""
+        return {"name": self.name, "why": self.why, "losses": self.losses}
 
     @property
     def sentence(self) -> str:

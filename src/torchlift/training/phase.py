@@ -18,9 +18,9 @@ from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.liftings import Lifting
 from torchlift.networks import Chain, Network
-from torchlift.objective.partition import partition
-from torchlift.objective.store import check_state_dtype
+from torchlift.objective.latent_cache import check_state_dtype
 from torchlift.parallel import Mesh
+from torchlift.parallel.partition import partition
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
@@ -141,7 +141,7 @@ class Phase:
             options.parameter_regularisers,
         )  # fmt: skip
         lifting = self._resolved()[1]
-        return Work(network, loss, batches, budget, seed, self.full, lifting, latents, mesh)
+        return Work(network, loss, batches, budget, seed, self.full, lifting, latents, Mesh() if mesh is None else mesh)
 
     def begin(self, network: nn.Module, loss: Loss, batches: Batches, budget: Budget, seed: int = 0) -> TrainStep:
         """The method at work, for loops of one's own: one process and the usual options."""
@@ -159,9 +159,9 @@ class Phase:
         if not (method.needs.latents and method.needs.settings):
             self._check_no_latents(work)
         self._check_precision(work)
-        if work.mesh is not None and work.mesh.data > 1 and "data" not in method.needs.axes:
+        if work.mesh.data > 1 and "data" not in method.needs.axes:
             invalid_value("mesh axis data", "a method that can be divided along it", method.title)
-        if work.mesh is not None and work.mesh.layers > 1:
+        if work.mesh.layers > 1:
             self._check_layers(work.network, method, work.mesh)
         method.check(work)
 

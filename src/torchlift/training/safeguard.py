@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import torch
@@ -13,14 +12,13 @@ from torch import Tensor, nn
 from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
+from torchlift.parallel import Mesh, of_first
 from torchlift.training.choose import hand_on
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.step import load_snapshot, snapshot
 
 #: Training samples at least by which the end is compared with the start where there are no validation data.
 SAMPLES = 100
-
-Numbers = Callable[[Callable[[], Mapping[str, float]]], dict[str, float]]
 
 
 class Safeguard:
@@ -30,7 +28,7 @@ class Safeguard:
         batches: training data.
         validation: or None.
         loss, metrics, monitor: what is evaluated, and which of it counts.
-        numbers: makes what all processes compute the same on all.
+        mesh: the processes that decide alike.
         may_hand_on: whether a network may be set to hand its input on; else that is only reported.
     """
 
@@ -41,10 +39,10 @@ class Safeguard:
         loss: Loss,
         metrics: tuple[Metric, ...],
         monitor: Metric,
-        numbers: Numbers,
+        mesh: Mesh,
         may_hand_on: bool = True,
     ) -> None:
-        self.batches, self.validation, self.loss, self.numbers = batches, validation, loss, numbers
+        self.batches, self.validation, self.loss, self.mesh = batches, validation, loss, mesh
         self.metrics = metrics if validation is not None else ()
         self.monitor = monitor if validation is not None else Metric("loss", loss.value)
         self.start: dict[str, Tensor] = {}
@@ -66,12 +64,8 @@ class Safeguard:
         return value > than if self.monitor.larger_is_better else value < than
 
     def value(self, network: nn.Module) -> float:
-        if self.validation is None:
-            compute = lambda: evaluate(network, iter([self._some]), self.loss, self.metrics)  # noqa: E731
-        else:
-            data = self.validation.ordered(1000)
-            compute = lambda: evaluate(network, data, self.loss, self.metrics)  # noqa: E731
-        return self.numbers(compute)[self.monitor.name]
+        data = iter([self._some]) if self.validation is None else self.validation.ordered(1000)
+        return of_first(self.mesh, evaluate(network, data, self.loss, self.metrics))[self.monitor.name]
 
     def settle(self, network: nn.Module) -> str:
         """Put the best weights there are into the network; returns a sentence where these are not the trained ones."""

@@ -58,8 +58,8 @@ class Soak(Command):
         console.print(_disturbances(record["disturbances"]))
         console.print()
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for verdict in record["verdicts"]:
-            table.add_row(_WORDS[verdict["passed"]], verdict["claim"], verdict["detail"])
+        for claim in record["claims"]:
+            table.add_row(_WORDS[claim["passed"]], claim["statement"], claim["detail"])
         console.print(table)
         runs, minutes = 1 + record["rounds"], record["seconds"] / 60
         console.print(f"\n{runs} runs of {record['steps']} steps, {minutes:.1f} minutes, seed {record['seed']}.")
@@ -67,7 +67,7 @@ class Soak(Command):
     def run(self) -> Record:
         record = super().run()
         if not record["passed"]:
-            failed = [verdict["claim"] for verdict in record["verdicts"] if verdict["passed"] is False]
+            failed = [claim["statement"] for claim in record["claims"] if claim["passed"] is False]
             hint = "" if self.out is not None else " Keep both runs by --out DIR."
             raise TorchliftError(f"soak: not true: {'; '.join(failed)}.{hint}")
         return record
