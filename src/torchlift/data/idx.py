@@ -135,7 +135,7 @@ def _read_payload(file: Path, stream: BinaryIO, expected: int) -> bytearray:
 
 
 def _check_packed(file: Path, length: int, expected: int) -> None:
-    """No gzip is much longer than what it holds; zeros after its end would be read one by one."""
+    """Refuse a gzip file that is much longer than its content, such as one with zeros after its end."""
     if length > (most := expected + expected // 16 + 4096):
         _refuse(file, f"a gzip file of at most {most} bytes for {expected}", length, _REPLACE)
 

@@ -1,4 +1,4 @@
-"""One epoch of a loader under way."""
+"""One running epoch of a `DataLoader`."""
 
 from __future__ import annotations
 

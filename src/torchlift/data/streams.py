@@ -1,4 +1,4 @@
-"""Random numbers for data that nobody else's random numbers can disturb."""
+"""Random states of data, isolated from the global ones."""
 
 from __future__ import annotations
 

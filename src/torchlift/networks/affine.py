@@ -78,7 +78,7 @@ class AffineMaps:
         return blocks, None
 
     def _of(self, node: fx.Node, top: bool = False) -> tuple[dict[int, LinearOperator], Tensor | None]:
-        """Blocks and constant of a value; `top` looks behind a state at what it is made of."""
+        """Blocks and constant of a value; with `top`, those of the calls that make a state, not of the state itself."""
         if node in self.plan.states and not top:
             return {self.plan.states[node]: Identity(shape_of(node))}, None
         if node not in self._known:
@@ -89,7 +89,7 @@ class AffineMaps:
         return [argument for argument in node.all_input_nodes if argument in self._depends]
 
     def _source(self, node: fx.Node) -> fx.Node:
-        """The batch that a part of a split, or of a tensor with another first axis, is taken from."""
+        """The nearest value with the batch first that a call depends on, before splits and permutations."""
         (parent,) = self._changing(node)
         return parent if is_batch_first(parent, BATCH) else self._source(parent)
 
@@ -170,7 +170,7 @@ class AffineMaps:
         return operator if weight is None else Compose(Diagonal(weight, after), operator)
 
     def _functional(self, node: fx.Node, argument: fx.Node) -> LinearOperator:
-        """Any other linear call: its other changing arguments, and constants that are added, set to zero."""
+        """The linear part of any other call, evaluated with its other arguments and added constants set to zero."""
         chain = self._chain(node, argument)
         tensors: dict[fx.Node, Tensor] = {}
         for link in chain:
@@ -210,7 +210,7 @@ class AffineMaps:
         return Functional(function, shape_of(argument), shape_of(node), tuple(tensors.values()), name_of(node))
 
     def _chain(self, node: fx.Node, argument: fx.Node) -> list[fx.Node]:
-        """The call, after the splits between it and its argument."""
+        """The calls from an argument to the call: the splits between them first."""
         chain = [node]
         while argument not in chain[0].all_input_nodes:
             (parent,) = self._changing(chain[0])
@@ -220,7 +220,7 @@ class AffineMaps:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def _constant(self, node: fx.Node) -> Tensor | None:
-        """What a value adds to its linear part; it broadcasts to one sample."""
+        """The constant part of a value, which broadcasts to one sample; None for zero."""
         name, changing = name_of(node), self._changing(node)
         if any(not is_batch_first(argument, BATCH) for argument in changing):
             changing = [self._source(node)]
@@ -276,7 +276,7 @@ class AffineMaps:
         return self.value(item, 1) if isinstance(item, fx.Node) else item
 
     def _sample(self, item: fx.Node, node: fx.Node) -> Any:
-        """A constant beside samples of a call's result, without its batch axis of size 1."""
+        """The value of a constant argument for one sample: without its batch axis of size 1."""
         value = self.value(item, 1)
         full = isinstance(value, Tensor) and value.ndim == node.meta["value"].ndim
         return value[0] if full else value

@@ -140,7 +140,7 @@ class Chain(Network):
         stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
 
         def apply(term: Term, x: Tensor, bias: Tensor | None) -> Tensor:
-            """As the block of the term does, so that both give the same bits."""
+            """The maps of a term applied to x in the order of its block operator, so that both give the same bits."""
             *inner, last = [k for k in term.layers if not isinstance(operators[k], Identity)] or term.layers[:1]
             for k in (*inner, last):
                 if k in stacks and torch.is_grad_enabled():
@@ -154,7 +154,7 @@ class Chain(Network):
             return scaled if bias is None else scaled + bias
 
         def row(reads: Sequence[tuple[Term, Tensor]], bias: Tensor | None) -> Tensor:
-            """The bias joins the first term."""
+            """The sum of all terms; the bias joins the first."""
             first, *rest = reads
             return _sum([apply(*first, bias), *(apply(term, x, None) for term, x in rest)])
 

@@ -190,7 +190,7 @@ class GraphNetwork(Network):
     def _evaluate(
         self, row: Row, u: Sequence[Tensor], context: Context, contexts: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """v of a row from the states before it; `found` takes the contexts."""
+        """v of a row from the states before it; records the contexts in `contexts`."""
         states, env, batch = self.plan.states, {}, len(u[0])
         trace_input = self.plan.trace.input
 

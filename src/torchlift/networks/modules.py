@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_number, check_positive
+from torchlift.core.checks import check_choice, check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 
 
@@ -79,9 +79,7 @@ def as_tableau(value: Any) -> Tableau:
         return value
     if not isinstance(value, str):
         invalid_type("tableau", "a Tableau or a name", value)
-    if value not in TABLEAUS:
-        invalid_value("tableau", f"one of {', '.join(TABLEAUS)}", repr(value))
-    return TABLEAUS[value]
+    return TABLEAUS[check_choice("tableau", value, TABLEAUS)]
 
 
 class RungeKutta(nn.Module):

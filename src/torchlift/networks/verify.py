@@ -65,7 +65,7 @@ def _difference(output: Tensor, expected: Tensor) -> float | None:
 
 
 def _first_difference(network: GraphNetwork, copy: nn.Module, y: Tensor) -> str:
-    """The first module whose own output no recorded call has, by path."""
+    """The path of the first module whose output matches no recorded call."""
     seen: list[tuple[str, Tensor]] = []
     hooks = [
         part.register_forward_hook(

@@ -168,7 +168,7 @@ def _terms(problem: SaddleProblem) -> tuple[Term, ...]:
 
 
 def _dual_of_g(problem: SaddleProblem, point: Point, x: Tensor, duals: tuple[Tensor, ...]) -> Tensor:
-    """As given, else what optimality asks for, −∇f(x) − Σ A_iᵀp_i, else 0 if there are no duals to go by."""
+    """The dual of g: as given, else −∇f(x) − Σ A_iᵀp_i by optimality, else 0 without other duals."""
     if "dual" not in point:
         return torch.zeros_like(x)
     if len(point["dual"]) > len(duals):

@@ -90,7 +90,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
     def _advance(
         self, problem: Problem, block: str, state: ProximalGradientState, point: Point
     ) -> ProximalGradientState:
-        """Some steps of one block from the common point; its own momentum goes on."""
+        """The state of one block after its proximal gradient steps from the common point."""
         part = self._part(block)
         state = replace(state, point=point)
         for _ in range(self.steps):

@@ -151,7 +151,7 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
         return Measure(value, relative_gap(value, dual), extra)
 
     def _balance(self, state: PDHGState, primal: float, dual: float) -> tuple[float, float, float, int]:
-        """τ, σ, and the pace and direction of their change: a larger primal residual asks for a larger τ."""
+        """The next τ, σ, and the rate and direction of their change: a larger primal residual asks for a larger τ."""
         tau, sigma, pace = state.tau, state.sigma, state.pace
         # The residuals live in spaces that K connects, so ‖K‖ makes them comparable.
         weighed = dual * state.norm

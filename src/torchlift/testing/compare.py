@@ -14,13 +14,13 @@ FEW = 12
 
 
 def require(condition: object, observed: str, **inputs: Any) -> None:
-    """A statement that must be true."""
+    """Raise `Broken` unless a statement is true."""
     if not bool(condition):
         raise Broken(observed, show(inputs))
 
 
 def at_most(what: str, actual: Tensor, bound: Tensor | float, **inputs: Any) -> None:
-    """found ≤ bound in every entry, NaN never."""
+    """Require actual ≤ bound in every entry; NaN fails."""
     actual, limit = torch.broadcast_tensors(actual, torch.as_tensor(bound, dtype=actual.dtype, device=actual.device))
     excess = actual - limit
     wrong = ~(actual <= limit)
@@ -31,7 +31,7 @@ def at_most(what: str, actual: Tensor, bound: Tensor | float, **inputs: Any) -> 
 
 
 def close(what: str, actual: Any, expected: Tensor, rtol: float, atol: float = 0.0, **inputs: Any) -> None:
-    """The same shape and dtype, and values within atol + rtol·|expected|; with zeros the same bits."""
+    """Require the same shape and dtype, and values within atol + rtol·|expected|; with zeros the same bits."""
     require(isinstance(actual, Tensor), f"{what} is a {type(actual).__name__}, not a tensor", **inputs)
     shapes = tuple(actual.shape), tuple(expected.shape)
     require(shapes[0] == shapes[1], f"{what} has shape {shapes[0]}, not {shapes[1]}", **inputs)
@@ -45,7 +45,7 @@ def close(what: str, actual: Any, expected: Tensor, rtol: float, atol: float = 0
 
 
 def finite(what: str, actual: Tensor, **inputs: Any) -> None:
-    """Neither NaN nor infinity."""
+    """Require finite entries."""
     wrong = ~actual.isfinite()
     if bool(wrong.any()):
         place = _first(wrong)

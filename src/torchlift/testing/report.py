@@ -76,7 +76,7 @@ class Report:
         return not self.findings
 
     def raise_if_failed(self) -> Report:
-        """Itself, or a `ContractError` with the whole report."""
+        """Return the report if all promises are kept, else raise a `ContractError` with it."""
         if not self.ok:
             raise ContractError(str(self))
         return self

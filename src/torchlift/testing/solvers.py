@@ -48,7 +48,7 @@ def run(solver: Solver[Any, Any], problem: Any, start: Point, steps: int, state:
 
 
 def same(what: str, state: Any, expected: Any) -> None:
-    """Two states with the same bits."""
+    """Require two states to have the same bits."""
     tensors, numbers = state_to_parts(state)
     others, other_numbers = state_to_parts(expected)
     require(tensors.keys() == others.keys(), f"{what} has parts {sorted(tensors)}, not {sorted(others)}")
