@@ -285,7 +285,7 @@ class Run:
         if choice.losses:
             least = min(choice.losses.values())
             row = {"kind": "start", "phase": phase.title, "epoch": 0.0, "step": self.state.steps, "loss": least}
-            self._note({**row, "seconds": self.state.seconds, "metrics": choice.losses})
+            self._record({**row, "seconds": self.state.seconds, "metrics": choice.losses})
         if choice.changed and self.state.steps == 0:
             self.state.start = choice.sentence
             self._good = self._latest = snapshot(self.network)
