@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from torchlift.core.encoding import refuse_constant
 from torchlift.core.errors import DataError, message
 
 #: Largest JSON file that is read: 64 MiB.
@@ -61,7 +62,7 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> dict[str, Any]:
     """
     content = read_bytes(str(path), path, MAX_JSON, "a JSON file")
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_refuse)
+        found = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or nested too deep
         raise DataError(message(str(path), "JSON", error, hint)) from error
     if not isinstance(found, dict):
@@ -107,7 +108,3 @@ def unlinked(path: Path) -> Path:
 def _without_waiting(path: str, flags: int) -> int:
     """A pipe without a writer is opened at once, to be refused."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -39,7 +39,7 @@ T = TypeVar("T")
 class Objective:
     """The mean over samples of L(K u + d) + C(M u, V z) + Σ_j D_j(z_j, (W u + b)_j), plus regularisers.
 
-    Args:
+    Arguments:
         network: any network in the unified form.
         lifting: how z = σ(W u + b) is relaxed; Bregman by default.
         loss: L; squared error by default.
@@ -172,7 +172,7 @@ class Objective:
     ) -> Gradients:
         """Gradients of everything that is smooth, in the lifted variables and in the parameters.
 
-        Args:
+        Arguments:
             out: gradients of an earlier call on a batch of the same size, to be overwritten.
             want: "states" or "parameters" to leave the other half out.
             free: minimiser of the free energy, for contrastive objectives; found here by default.

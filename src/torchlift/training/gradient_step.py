@@ -105,6 +105,7 @@ class SweepDescent(GradientMethod):
     """
 
     closed_forms: ClassVar[bool] = True
+    needs = Needs(lifting="none")
 
     perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
@@ -116,6 +117,8 @@ class SweepDescent(GradientMethod):
 class BackPropagation(GradientMethod):
     """Conventional training in the same loop, with the same steps."""
 
+    needs = Needs(lifting="hard")
+
     def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
         return nullcontext()
 
@@ -124,7 +127,7 @@ class BackPropagation(GradientMethod):
 class ContrastiveDescent(GradientMethod):
     """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
 
-    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False)
+    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
 
     def init(self, work: Work) -> GradientStep:
         return GradientStep(self, work, _ContrastiveGradient(work))

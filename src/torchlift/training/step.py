@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,13 @@ class Needs:
         latents: whether it moves lifted variables, and so needs a network in the unified form.
         axes: the axes of a mesh that it can be divided along.
         settings: whether it heeds what is asked of lifted variables in `LatentSettings`, where it moves them.
+        lifting: the kind of lifting it goes with: "none", "hard" (`Conventional`) or "contrastive"; None for any.
     """
 
     latents: bool = False
     axes: frozenset[str] = frozenset({"data"})
     settings: bool = True
+    lifting: Literal["none", "hard", "contrastive"] | None = None
 
 
 @dataclass(frozen=True)

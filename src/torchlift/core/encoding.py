@@ -34,7 +34,7 @@ def encode(record: Mapping[str, Any]) -> bytes:
 
 def decode(text: bytes) -> Any:
     """The inverse of `encode`; a ValueError if it is none of its results."""
-    return json.loads(text, object_hook=_untagged, parse_constant=_refuse)
+    return json.loads(text, object_hook=_untagged, parse_constant=refuse_constant)
 
 
 def _tagged(where: str, value: object) -> Any:
@@ -58,9 +58,10 @@ def _escaped(where: str, key: object) -> str:
 
 def _untagged(read: dict[str, Any]) -> Any:
     if list(read) == [_TAG]:
-        return float(read[_TAG]) if read[_TAG] in _NOT_FINITE else _refuse(read[_TAG])
+        return float(read[_TAG]) if read[_TAG] in _NOT_FINITE else refuse_constant(read[_TAG])
     return {key.removeprefix(_MARK): value for key, value in read.items()}
 
 
-def _refuse(constant: object) -> Any:
-    raise ValueError(f"{constant!r} is not a number of this encoding")
+def refuse_constant(constant: object) -> Any:
+    """For `json.loads(parse_constant=...)`, which reads more than the standard has."""
+    raise ValueError(f"{constant} is not JSON")
