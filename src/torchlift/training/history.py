@@ -2,7 +2,8 @@
 
 | field                         | meaning                                                      |
 |-------------------------------|--------------------------------------------------------------|
-| `kind`                        | "train" (the steps since the last row) or "validation"       |
+| `kind`                        | "train" (the steps since the last row), "validation", or     |
+|                               | "start" (held-out losses of the starts that were compared)   |
 | `phase`                       | name of the phase                                            |
 | `epoch`, `step`, `seconds`    | when                                                         |
 | `loss`, `objective`, `gap`    | numbers, or None where there is none                         |
@@ -33,7 +34,7 @@ from torchlift.training.metrics import METRICS, Metric
 
 Row = dict[str, Any]
 
-KINDS = ("train", "validation")
+KINDS = ("start", "train", "validation")
 NUMBERS = ("epoch", "seconds", "loss", "objective", "gap", "learning_rate")
 FIELDS = ("kind", "phase", "epoch", "step", "seconds", "loss", "objective", "gap", "metrics", "learning_rate")
 
