@@ -135,10 +135,8 @@ def train(
     for phase, source in planned:
         phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
     measures = _metrics(network, metrics, loss, held_out or batches[0])
-    settings = Settings(
-        loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
-        options.tolerance, options.checkpoint_every, seed, callback if mesh.first else None,
-    )  # fmt: skip
+    reporter = callback if mesh.first else None
+    settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
         hint = "Give validation=(inputs, targets), or a tolerance."
         invalid_value("train patience", "validation data to watch", "none", hint)
