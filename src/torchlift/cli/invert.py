@@ -21,13 +21,13 @@ from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_mo
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Record as Step
 from torchlift.data import psnr
 from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
 from torchlift.report.records import environment
-from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
 SHOWN = 8

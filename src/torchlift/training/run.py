@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
@@ -24,7 +25,6 @@ from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.phase import LEAST_STEPS, Phase
-from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
 from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
