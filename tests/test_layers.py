@@ -9,10 +9,16 @@ the same reason.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
+import torch
+
+import torchlift as tl
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "torchlift"
 
@@ -20,7 +26,6 @@ LAYERS = {
     "core": 0,
     "prox": 1,
     "operators": 1,
-    "parallel": 1,
     "functions": 2,
     "data": 2,
     "networks": 3,
@@ -29,20 +34,21 @@ LAYERS = {
     "io": 4,
     "sweeps": 4,
     "objective": 5,
-    "training": 6,
-    "inversion": 6,
-    "testing": 6,
-    "contrib": 7,
-    "cli": 7,
-    "lab": 8,
-    "__main__": 8,
+    "parallel": 6,
+    "training": 7,
+    "inversion": 7,
+    "testing": 7,
+    "contrib": 8,
+    "cli": 8,
+    "lab": 9,
+    "__main__": 9,
 }
 """A part may import lower layers and itself; parts of one layer never import each other."""
 
 SIDE = {"report": {"core", "operators", "io"}}
 """Parts beside the layers, and all that they may import. Only the top layer may import them."""
 
-TOP = 7
+TOP = 8
 
 
 def violations(source: Path) -> list[str]:
@@ -110,6 +116,57 @@ def test_every_import_goes_down() -> None:
 def test_every_part_has_a_layer() -> None:
     parts = {p.name.removesuffix(".py") for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert parts - {"__init__"} <= LAYERS.keys() | SIDE.keys()
+
+
+def test_the_picture_in_contributing_is_the_table() -> None:
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.split("```text\n")[1].split("```")[0]
+    drawn: dict[str, int] = {}
+    for line in picture.splitlines():
+        if entry := re.match(r"( \d|  )  (\w+) {2,}", line):
+            drawn[entry[2]] = int(entry[1].strip() or [*drawn.values()][-1])
+    beside = {name: drawn.pop(name) for name in SIDE}
+    assert drawn == {name: layer for name, layer in LAYERS.items() if name != "__main__"}
+    assert set(beside.values()) == {0}  # at the foot of the picture
+
+
+def packages_of_a_step(package: str, function: Callable[[], object]) -> set[str]:
+    """The packages entered between two calls of a method `step` of a package, early in a run."""
+    function()  # imports happen outside the record
+    calls: list[tuple[str, str]] = []
+    prefix = f"{SOURCE}/"
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(prefix):
+            calls.append((code.co_filename.removeprefix(prefix).partition("/")[0], code.co_name))
+
+    sys.setprofile(record)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    _, first, second, *_ = (i for i, call in enumerate(calls) if call == (package, "step"))
+    return {name for name, _ in calls[first:second]}
+
+
+def drawn_way(heading: str) -> set[str]:
+    """The packages in the picture below a heading of CONTRIBUTING."""
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.split(f"### {heading}\n")[1].split("```text\n")[1].split("```")[0]
+    return {re.sub(r"[│├└─]", " ", line).split()[0] for line in picture.splitlines()}
+
+
+def test_a_training_step_goes_the_way_that_is_drawn() -> None:
+    network, data = tl.networks.MLP([4, 5, 2]), (torch.rand(20, 4), torch.rand(20, 2))
+    way = packages_of_a_step("training", lambda: tl.train(network, data, batch_size=5, steps=4, progress=False))
+    assert way == drawn_way("One training step"), "draw the new way in CONTRIBUTING.md"
+
+
+def test_a_step_of_an_inversion_goes_the_way_that_is_drawn() -> None:
+    network = tl.networks.MLP([4, 5, 2])
+    way = packages_of_a_step("inversion", lambda: tl.invert(network, torch.rand(3, 2)))
+    assert way == drawn_way("One step of an inversion"), "draw the new way in CONTRIBUTING.md"
 
 
 GOOD = {

@@ -1,55 +1,64 @@
 """torchlift: lifted training and stable inversion of neural networks.
 
 Every network has the form N(y) = K u + d with M u = V z and z = σ(W u + b).
+
+Every name is loaded when it is first used, so that `torchlift --help` need not wait for torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
-
-from torchlift import (
-    functions,
-    liftings,
-    networks,
-    operators,
-    prox,
-)
-from torchlift.functions import losses
-from torchlift.networks import lift
-from torchlift.networks.base import Storage, use_storage
-from torchlift.prox import (
-    CELU,
-    ELU,
-    ISRU,
-    Arctan,
-    Box,
-    GroupSoftThreshold,
-    Hardtanh,
-    Identity,
-    L2Ball,
-    LeakyReLU,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    Simplex,
-    Softmax,
-    Softplus,
-    Softsign,
-    SoftThreshold,
-    Squareplus,
-    Tanh,
-)
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchlift import contrib as contrib
-    from torchlift import data, inversion, io, objective, parallel, report, solvers, sweeps, testing, training
+    from torchlift import (
+        data,
+        functions,
+        inversion,
+        io,
+        liftings,
+        networks,
+        objective,
+        operators,
+        parallel,
+        prox,
+        report,
+        solvers,
+        sweeps,
+        testing,
+        training,
+    )
     from torchlift import lab as lab
-    from torchlift.functions import priors, regularisers
+    from torchlift.functions import losses, priors, regularisers
     from torchlift.inversion import invert
+    from torchlift.networks import lift
     from torchlift.objective import Objective
+    from torchlift.prox import (
+        CELU,
+        ELU,
+        ISRU,
+        Arctan,
+        Box,
+        GroupSoftThreshold,
+        Hardtanh,
+        Identity,
+        L2Ball,
+        LeakyReLU,
+        ReLU,
+        ReLU6,
+        Sigmoid,
+        Simplex,
+        Softmax,
+        Softplus,
+        Softsign,
+        SoftThreshold,
+        Squareplus,
+        Tanh,
+    )
     from torchlift.report import plot
     from torchlift.sweeps import Perturbation, RelativeStep, sweeping
     from torchlift.testing import (
         check_activation,
+        check_function,
         check_lifting,
         check_loss,
         check_network,
@@ -87,6 +96,7 @@ __all__ = [
     "Tanh",
     "TrainOptions",
     "check_activation",
+    "check_function",
     "check_lifting",
     "check_loss",
     "check_network",
@@ -118,52 +128,33 @@ __all__ = [
     "training",
 ]
 
-#: What is loaded when it is first asked for, so that `import torchlift` stays quick, and from where.
-_LATER = {
-    "check_activation": "testing",
-    "check_lifting": "testing",
-    "check_loss": "testing",
-    "check_network": "testing",
-    "check_operator": "testing",
-    "check_solver": "testing",
-    "invert": "inversion",
-    "Objective": "objective",
-    "Perturbation": "sweeps",
-    "RelativeStep": "sweeps",
-    "sweeping": "sweeps",
-    "Phase": "training",
-    "initialise_weights": "training",
-    "TrainOptions": "training",
-    "train": "training",
-    "plot": "report",
-    "priors": "functions",
-    "regularisers": "functions",
-    "contrib": "",
-    "data": "",
-    "inversion": "",
-    "io": "",
-    "lab": "",
-    "objective": "",
-    "parallel": "",
-    "report": "",
-    "solvers": "",
-    "sweeps": "",
-    "testing": "",
-    "training": "",
+#: Names that are no subpackages, and where they live.
+_HOMES = {
+    "torchlift.functions": ("losses", "priors", "regularisers"),
+    "torchlift.inversion": ("invert",),
+    "torchlift.networks": ("lift",),
+    "torchlift.objective": ("Objective",),
+    "torchlift.report": ("plot",),
+    "torchlift.sweeps": ("Perturbation", "RelativeStep", "sweeping"),
+    "torchlift.testing": tuple(name for name in __all__ if name.startswith("check_")),
+    "torchlift.training": ("Phase", "TrainOptions", "initialise_weights", "train"),
 }
-
-use_storage(lambda: cast("Storage", import_module("torchlift.io")))
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in __all__ and name not in ("contrib", "core", "lab"):
         raise AttributeError(f"module 'torchlift' has no attribute {name!r}")
-    home = _LATER[name]
-    if not home:
-        return import_module(f"torchlift.{name}")
-    if home in ("functions", "report"):
-        return import_module(f"torchlift.{home}.{name}")
-    return getattr(import_module(f"torchlift.{home}"), name)
+    home = _HOME_OF.get(name, "torchlift.prox" if name[0].isupper() else None)
+    value = import_module(f"torchlift.{name}") if home is None else _member(home, name)
+    globals()[name] = value
+    return value
+
+
+def _member(home: str, name: str) -> Any:
+    """A name of a package, or its subpackage of that name."""
+    package = import_module(home)
+    return getattr(package, name) if hasattr(package, name) else import_module(f"{home}.{name}")
 
 
 def __dir__() -> list[str]:

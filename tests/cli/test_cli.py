@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import tomllib
 
 import torchlift
-from torchlift.cli import info, main
+from torchlift.cli import app, info, main
 from torchlift.cli.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +48,32 @@ def test_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
         assert option in out
 
 
+@pytest.mark.parametrize("arguments", [["bench", "--help"], ["bench", "-h"], ["bench"]])
+def test_a_family_lists_its_commands(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    listed = [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")]
+    assert listed == [name for name in COMMANDS if name.startswith("bench ")]
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "bench"])
+def test_overviews_load_nothing_heavy(option: str) -> None:
+    code = f"import sys; from torchlift.cli import main; main([{option!r}]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert set(done.stderr.split()) & {"torch", "numpy", "tyro", "rich"} == set()
+
+
+def test_a_missing_package_of_the_laboratory_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COMMANDS, "bench layers", "torchlift.lab.commands.needs_more:Nothing")
+    monkeypatch.setattr(app, "_load", lambda place: importlib.import_module("no_such_package"))
+    status, out, err = run(capsys, "bench", "layers")
+    assert (status, out) == (2, "")
+    assert "expected the package no_such_package, which the laboratory needs, got none." in err
+    assert "pip install 'torchlift[lab]'" in err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"torchlift {torchlift.__version__}\n", "")
 
@@ -73,10 +100,36 @@ def test_bad_input_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: 
     assert reason in err
 
 
-def test_unusable_folder_gets_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unusable_folders_are_refused_before_any_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(info.Info, "collect", lambda self: pytest.fail("work has begun"))
     (tmp_path / "file").touch()
-    status, out, err = run(capsys, "info", "--out", str(tmp_path / "file"))
-    assert (status, out, err.count("\n")) == (2, "", 1)
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        status, out, err = run(capsys, "info", "--out", str(folder))
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"torchlift: --out {folder}: expected a folder that can be written to, got" in err
+
+
+def test_an_earlier_result_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "info.json").write_text("somebody's", encoding="utf-8")
+    status, out, err = run(capsys, "info", "--out", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "expected a folder without an earlier result, got info.json. Choose another folder" in err
+    assert (tmp_path / "info.json").read_text(encoding="utf-8") == "somebody's"
+
+
+def test_a_result_that_cannot_be_saved_is_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    status, out, err = run(capsys, "info", "--out", str(tmp_path))
+    assert status == 2
+    assert "No space left on device" in err
+    assert json.loads(out)["versions"]["torchlift"] == torchlift.__version__
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
@@ -110,7 +163,7 @@ def test_info_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_absent_extras_say_how_to_install_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(info.EXTRAS, "plot", "no-such-package")
+    monkeypatch.setitem(info.EXTRAS, "plot", {"no-such-package": "none"})
     _, out, _ = run(capsys, "info")
     assert 'absent; pip install "torchlift[plot]"' in out
 

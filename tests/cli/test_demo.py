@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchlift.cli import main
-from torchlift.cli.demo import THROUGH, USUAL, verdicts
+from torchlift.cli.demo import THROUGH, USUAL, claims
 from torchlift.report.records import Pictures, load_record
 
 
@@ -27,9 +27,9 @@ def test_a_tiny_demonstration_leaves_a_record_and_a_page(capsys: pytest.CaptureF
     assert str(page) in out
     assert "<!doctype html>" in page.read_text(encoding="utf-8").lower()
     record = load_record(tmp_path)
-    assert {verdict.outcome for verdict in record.verdicts} == {"not decidable"}
+    assert {claim.outcome for claim in record.claims} == {"not decidable"}
     assert record.command == "torchlift demo --tiny --seed 0"
-    pictures = {exhibit.name: exhibit for exhibit in record.exhibits if isinstance(exhibit, Pictures)}
+    pictures = {figure.name: figure for figure in record.figures if isinstance(figure, Pictures)}
     assert list(pictures["inverted"].rows) == ["clean", "decoder", "inverted encoder"]
     assert len(pictures["denoised"].rows) == 6
     found = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
@@ -56,14 +56,14 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_verdicts_follow_the_numbers() -> None:
+def test_claims_follow_the_numbers() -> None:
     ways = ("back-propagation", "lifting")
     names = ["noisy images", *(f"{how}, {start}" for start in (USUAL, THROUGH) for how in ways)]
 
     def outcomes(*numbers: float, inverted: float = 16.0) -> list[str]:
         denoising = dict(zip(names, numbers, strict=True))
-        found = verdicts(denoising, {"decoder": 15.0, "inverted encoder": inverted}, decidable=True)
-        return [verdict.outcome for verdict in found]
+        found = claims(denoising, {"decoder": 15.0, "inverted encoder": inverted}, decidable=True)
+        return [claim.outcome for claim in found]
 
     assert outcomes(16.0, 12.0, 23.0, 24.0, 24.5) == ["held"] * 3
     assert outcomes(16.0, 17.0, 23.0, 24.0, 23.9, inverted=14.9) == ["did not hold"] * 3

@@ -80,8 +80,8 @@ def test_absent_things_are_optional_and_say_how(capsys: Capture, monkeypatch: py
     def none() -> None:
         raise webbrowser.Error
 
-    monkeypatch.setitem(info.EXTRAS, "plot", "no-such-package")
-    monkeypatch.setattr(info, "FRIENDS", ("no-such-friend",))
+    monkeypatch.setitem(info.EXTRAS, "plot", {"no-such-package": "none"})
+    monkeypatch.setattr(info, "FRIENDS", {"no-such-friend": "none"})
     monkeypatch.setattr(webbrowser, "get", none)
     record = collect(capsys)
     assert record["extras"]["plot"] == 'absent; pip install "torchlift[plot]"'
@@ -91,6 +91,15 @@ def test_absent_things_are_optional_and_say_how(capsys: Capture, monkeypatch: py
     assert [each for each in record["to_do"] if "MNIST" in each and "set TORCHLIFT_DATA" in each]
     assert main(["info"]) == 0
     assert '\n- optional, plot: pip install "torchlift[plot]"\n' in capsys.readouterr().out
+
+
+def test_an_extra_that_cannot_be_imported_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(info.EXTRAS, "plot", {"matplotlib": "no_such_module"})
+    record = found()
+    record["extras"] = info.extras()
+    assert "but it cannot be imported (ModuleNotFoundError: No module" in record["extras"]["plot"]
+    sentence = 'plot is installed but cannot be imported: reinstall it, pip install "torchlift[plot]"'
+    assert sentence in info.to_do(record, None)
 
 
 def test_damaged_digits(monkeypatch: pytest.MonkeyPatch) -> None:

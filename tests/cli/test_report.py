@@ -57,7 +57,7 @@ def refused(capsys: Capture, *arguments: object) -> str:
 
 
 def titles(record: Record) -> list[str]:
-    return [exhibit.title for exhibit in record.exhibits]
+    return [figure.title for figure in record.figures]
 
 
 def test_a_record_becomes_a_page_in_its_folder(capsys: Capture, tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_a_training_is_shown(trained: Path, capsys: Capture, tmp_path: Path) -> 
     assert record.configuration["network"]["widths"] == [12]
     assert record.environment["versions"]["torch"].startswith("2.")
     assert record.command == f"torchlift train {trained}/config.toml --out {trained}-again"
-    loss = record.exhibits[1]
+    loss = record.figures[1]
     assert isinstance(loss, Curves)
     assert [(list(each.x), each.dashed) for each in loss.series] == [([2, 4], False), ([2, 4], True)]
-    images = record.exhibits[4]
+    images = record.figures[4]
     assert isinstance(images, Pictures)
     assert list(images.rows) == ["truth", "input", "network"] and images.rows["network"].shape == (5, 28, 28)
     assert run(capsys, trained, "--html", tmp_path / "page.html")["bytes"] > 10_000
@@ -135,7 +135,7 @@ def test_images_of_a_training_are_those_that_it_was_judged_by(trained: Path) -> 
     settings, (found,) = json.loads((trained / "train.json").read_text(encoding="utf-8")), find_runs([trained])[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_train, "SHOWN", 10)
-        images = report_train.training_record(found.folder).exhibits[4]
+        images = report_train.training_record(found.folder).figures[4]
     assert isinstance(images, Pictures)
     for row, name in (("input", "input"), ("network", "best")):
         errors = ((images.rows[row] - images.rows["truth"]) ** 2).flatten(1).mean(1)
@@ -168,7 +168,7 @@ def test_an_inversion_is_shown(trained: Path) -> None:
     assert titles(record) == [
         "Inputs that were found", "Choice of the weight by discrepancy", "Mean gap of each layer", "Each image",
     ]  # fmt: skip
-    images = record.exhibits[0]
+    images = record.figures[0]
     assert isinstance(images, Pictures) and images.rows["inversion"].shape == (2, 28, 28)
     assert images.truth == "input" and record.command.startswith("torchlift invert ")
     assert record.environment["versions"]["torchlift"]

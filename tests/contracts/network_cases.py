@@ -110,6 +110,22 @@ def _lista_plain(
     return plain
 
 
+def _conv_lista_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
+    def image(code: Tensor, j: int) -> Tensor:
+        return F.conv_transpose2d(code, L[j], padding=1)
+
+    def back(residual: Tensor, j: int) -> Tensor:
+        return F.conv2d(_blur(residual, None), L[j], padding=1)
+
+    (L,) = net.dictionary.parameters()
+    u = back(y, 0)
+    for t in range(net.iterations):
+        gamma, lam = net.step.log[t].exp(), net.threshold.log[t].exp()
+        v = u - gamma * back(_blur(image(u, t + 1), None) - y, t + 1)
+        u = v.sign() * (v.abs() - gamma * lam).clamp(min=0)
+    return image(u, net.iterations + 1)
+
+
 def _coupled_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
     A = next(iter(net.physics.buffers()))[0] @ next(iter(net.dictionary.parameters()))[0]
     u = torch.zeros(len(y), A.shape[1], dtype=y.dtype)
@@ -129,6 +145,42 @@ def _primal_dual_plain(net: Network, y: Tensor, mask: Tensor | None) -> Tensor:
         x = (x - tau * data - tau * ((2 * q - p) @ L[t]).reshape(x.shape)).clamp(0, 1)
         p = q
     return x
+
+
+def _bank(net: Network, t: int) -> Tensor:
+    weight = net.filters.stack.weight
+    return weight[t if len(weight) > 1 else 0]
+
+
+def _ddfb_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
+    x, q = y, torch.zeros(1, dtype=y.dtype)
+    for t in range(net.iterations):
+        lam, gamma = net.threshold.log[t, :, :, :, 0].exp(), net.dual_step.log[t].exp()
+        back = _bank(net, t) if net.adjoint else net.synthesis.stack.weight[t]
+        q = (q + gamma * F.conv2d(x, _bank(net, t), padding=1) / lam).clamp(-1, 1)
+        x = y - F.conv_transpose2d(lam * q, back, padding=1)
+    return x
+
+
+def _sccp_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
+    x, before, q = y, y, torch.zeros(1, dtype=y.dtype)
+    lam, gamma, mu = net.threshold.log[0, :, :, :, 0].exp(), net.dual_step.log[0].exp(), net.step.log[0].exp()
+    alpha = 1 / (1 + 2 * mu).sqrt()
+    for _ in range(net.iterations):
+        ahead = (1 + alpha) * x - alpha * before
+        q = (q + gamma * F.conv2d(ahead, _bank(net, 0), padding=1) / lam).clamp(-1, 1)
+        step = y - F.conv_transpose2d(lam * q, _bank(net, 0), padding=1)
+        x, before = ((x + mu * step) / (1 + mu)).clamp(0, 1), x
+    return x
+
+
+def _firm_plain(net: Network, y: Tensor, _: Tensor | None) -> Tensor:
+    x, T = y, net.iterations
+    for t in range(T):
+        D, lam = _bank(net, t), net.threshold.log[t, :, :, :, 0].exp()
+        D = D * (1 - 1e-5) / operators.filter_norm(D, 64).clamp(min=1)
+        x = x - F.conv_transpose2d(F.conv2d(x, D, padding=1).clamp(-lam, lam), D, padding=1)
+    return y + (T + 1) / (2 * T) * (x - y)
 
 
 def autoencoder() -> nn.Sequential:
@@ -341,6 +393,41 @@ CASES = [
         | {(2 * j, k) for j in (2, 3) for k in (0, 2 * j - 2, 2 * j - 1, 2 * j)},
         K={(0, 7)},
         masked=True,
+    ),
+    Case(
+        "ddfb",
+        lambda: networks.DDFB(
+            (2, 4, 5), 3, features=20, size=3, adjoint=False, constraint=prox.Identity(), **_double()
+        ),
+        _ddfb_plain,
+        W={(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 0), (3, 3), (4, 3), (4, 4), (5, 0), (5, 5)},
+        K={(0, 6)},
+    ),
+    Case(
+        "sccp-tied",
+        lambda: networks.ScCP((1, 4, 5), 3, features=10, size=3, tied=True, **_double()),
+        _sccp_plain,
+        W={(0, 0), (1, 0), (1, 1)}
+        | {(2 * j, k) for j in (1, 2) for k in (2 * j - 2, 2 * j - 1, 2 * j)}
+        | {(2 * j + 1, k) for j in (1, 2) for k in (0, 2 * j, 2 * j + 1)},
+        K={(0, 6)},
+    ),
+    Case(
+        "firm-denoiser",
+        lambda: networks.FirmDenoiser((1, 4, 5), 3, features=10, size=3, threshold=0.3, **_double()),
+        _firm_plain,
+        W=_chain(3),
+        K={(0, 0), (0, 3)},
+        M={(j, k) for j in range(3) for k in (j, j + 1)},
+    ),
+    Case(
+        "lista-convolutional",
+        lambda: networks.LISTA(
+            operators.Blur(_BLUR, (1, 4, 4)), operators.convolutional_dictionary((1, 4, 4), 3, dtype=torch.float64), 2
+        ),
+        _conv_lista_plain,
+        W={(0, 0)} | {(j, k) for j in (1, 2) for k in (0, j)},
+        K={(0, 3)},
     ),
     Case(
         "autoencoder",

@@ -14,10 +14,9 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 from torch.nn import functional as F
 
-from contracts.kept import assert_kept, named
+from contracts.kept import assert_all_kept
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 from torchlift.testing.activations import ON_ITSELF, ON_VALUES
-from torchlift.testing.report import Check
 
 INSTANCES = [
     pytest.param(activation, id=f"{name}-{index}")
@@ -33,17 +32,15 @@ seeds = st.integers(0, 2**31 - 1)
 
 
 @every
-@named(ON_VALUES)
 @quick
 @given(v=values, seed=seeds)
-def test_promises_on_values(check: Check, activation: ProximalActivation, v: Tensor, seed: int) -> None:
-    assert_kept(check, activation, v, seed)
+def test_promises_on_values(activation: ProximalActivation, v: Tensor, seed: int) -> None:
+    assert_all_kept(ON_VALUES, activation, v, seed)
 
 
 @every
-@named(ON_ITSELF)
-def test_promises(check: Check, activation: ProximalActivation) -> None:
-    assert_kept(check, activation, 3)
+def test_promises(activation: ProximalActivation) -> None:
+    assert_all_kept(ON_ITSELF, activation, 3)
 
 
 @every

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contracts.kept import assert_kept, named
+from contracts.kept import assert_all_kept
 from contracts.network_cases import CASES, Case
 from torchlift.networks import NETWORKS
 from torchlift.testing.networks import CHECKS
-from torchlift.testing.report import Check
 
 TOLERANCE = {"rtol": 0, "atol": 1e-12}
 
@@ -19,10 +18,9 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-@named(CHECKS)
-def test_promises(check: Check, case: Case) -> None:
+def test_promises(case: Case) -> None:
     network = case.build()
-    assert_kept(check, network, case.input(network), case.context())
+    assert_all_kept(CHECKS, network, case.input(network), case.context())
 
 
 def test_every_architecture_has_a_case() -> None:

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contracts.kept import assert_kept, named
+from contracts.kept import assert_all_kept, assert_kept
 from torchlift import operators
 from torchlift.core.errors import InvalidValueError
 from torchlift.operators import OPERATORS, Conv2d, ConvTranspose2d, LinearOperator, adjoint_error
 from torchlift.operators.examples import Example
 from torchlift.testing.operators import CHECKS, norm_bound
-from torchlift.testing.report import Check
 
 
 @pytest.fixture(params=OPERATORS.values(), ids=OPERATORS.keys())
@@ -32,9 +31,8 @@ def test_every_operator_has_an_example():
     assert kinds == {type(make(torch.Generator()).operator) for make in OPERATORS.values()}
 
 
-@named(CHECKS)
-def test_promises(check: Check, example: Example) -> None:
-    assert_kept(check, *example)
+def test_promises(example: Example) -> None:
+    assert_all_kept(CHECKS, *example)
 
 
 def test_norm_bound_by_lanczos(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -205,13 +206,18 @@ def test_what_a_program_prints_to_a_file_stays_there(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_skipped_updates_cost_less_than_20_microseconds(quiet: bool) -> None:
+def test_skipped_updates_cost_little(quiet: bool) -> None:
+    """As much as a few calls of a function that does nothing with the same numbers."""
+
+    def nothing(step: int, *, samples: int | None = None, **numbers: float | None) -> None: ...
+
+    def seconds(update: Callable[..., None]) -> float:
+        began = time.process_time()
+        for step in range(2000):
+            update(step, objective=1.0, gap=0.1, psnr=20.0, epoch=0.5)
+        return time.process_time() - began
+
     with Progress(quiet=quiet, console=_console(), delay=1000) as progress:
         progress.start("main", 10**6)
-        best = float("inf")
-        for _ in range(5):
-            began = time.perf_counter()
-            for step in range(1000):
-                progress.update(step, objective=1.0, gap=0.1, psnr=20.0, epoch=0.5)
-            best = min(best, (time.perf_counter() - began) / 1000)
-    assert best < 20e-6
+        ratio = min(seconds(progress.update) / seconds(nothing) for _ in range(5))
+    assert ratio < 20

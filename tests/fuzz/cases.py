@@ -29,12 +29,11 @@ from torchlift.io import (
     load_tensors,
     save_model,
     save_tensors,
-    whole_piece,
     write_index,
     write_shard,
 )
-from torchlift.io.shards import Piece
-from torchlift.lab.reproduction import ITEMS
+from torchlift.io.shards import LocalShard, ShardedTensor
+from torchlift.lab.reproduction import EXPERIMENTS
 from torchlift.lab.reproduction.run import check_folder
 from torchlift.networks import LISTA, MLP, PrimalDual, ResNet, Shallow, lift
 from torchlift.operators import Blur, FiniteDifference, Mask
@@ -112,9 +111,9 @@ def _shards(folder: Path) -> Path:
     path.mkdir()
     halves = [torch.arange(6.0).view(2, 3), torch.ones(1, 3)]
     slices = [((0, 2), (0, 3)), ((2, 3), (0, 3))]
-    pieces = [[Piece("weight", (3, 3), s, t)] for s, t in zip(slices, halves, strict=True)]
-    pieces[0].append(whole_piece("count", torch.tensor(3)))
-    written = [write_shard(path, number, 2, each) for number, each in enumerate(pieces)]
+    tensors = [{"weight": ShardedTensor((3, 3), (LocalShard(s, t),))} for s, t in zip(slices, halves, strict=True)]
+    tensors[0]["count"] = ShardedTensor.whole(torch.tensor(3))
+    written = [write_shard(path, number, 2, local) for number, local in enumerate(tensors)]
     write_index(path, written, "data=2", {"a": 1}, "model")
     return path / "record.json"
 
@@ -163,10 +162,10 @@ def _record(folder: Path) -> Path:
 def _read_record(folder: Path) -> None:
     record = load_record(folder)
     report.html([record, record], ["a", "b"])
-    record_markdown(record, [exhibit.name for exhibit in record.exhibits])
-    for exhibit in record.exhibits:
-        if isinstance(exhibit, Table):
-            latex(exhibit)
+    record_markdown(record, [figure.name for figure in record.figures])
+    for figure in record.figures:
+        if isinstance(figure, Table):
+            latex(figure)
 
 
 def _history(folder: Path) -> Path:
@@ -225,16 +224,16 @@ def _read_run(folder: Path) -> None:
     report.html([run.record for run in found])
 
 
-ITEM = next(iter(ITEMS.values()))
+EXPERIMENT = next(iter(EXPERIMENTS.values()))
 
 
 def _settings(folder: Path) -> Path:
-    own = folder / ITEM.name
+    own = folder / EXPERIMENT.name
     own.mkdir()
     from torchlift import __version__
 
     content = {
-        "settings": {"item": ITEM.name, "scale": "tiny", "seed": 0, "torchlift": __version__},
+        "settings": {"experiment": EXPERIMENT.name, "scale": "tiny", "seed": 0, "torchlift": __version__},
         "environment": {"threads": 1},
         "seconds": 1.5,
     }
@@ -295,7 +294,7 @@ CASES: dict[str, Case] = {
     "history": Case(_history, _read_history, json=True),
     "training": Case(_training, _read_run, json=True),
     "inversion": Case(_inversion, _read_run, json=True),
-    "settings": Case(_settings, lambda folder: check_folder(ITEM, "tiny", 0, folder, resume=True), json=True),
+    "settings": Case(_settings, lambda folder: check_folder(EXPERIMENT, "tiny", 0, folder, resume=True), json=True),
     "npz": Case(partial(_npz, packed=False), lambda folder: read_arrays(folder / "data.npz")),
     "npz, packed": Case(partial(_npz, packed=True), lambda folder: read_arrays(folder / "data.npz")),
     "npy": Case(_npy, _read_npy),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -93,26 +92,27 @@ def test_losses() -> None:
         tl.invert(net, y, loss=abs)  # pyright: ignore[reportArgumentType]
 
 
-@dataclass(frozen=True)
-class Weighted(tl.losses.SquaredError):
-    """½Σ w(p − x)², a loss of one's own."""
-
-    weights: tuple[float, ...] = ()
-
-    def value(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return 0.5 * ((prediction - target).square() * prediction.new_tensor(self.weights)).sum(1)
-
-
-def test_a_loss_of_ones_own() -> None:
+def test_weighted_squared_errors() -> None:
+    torch.manual_seed(0)
     net = network(nn.Linear(3, 4), shape=(3,))
-    y = normal(2, 4)
-    weights = (1.0, 4.0, 0.0, 2.0)
-    inv = tl.invert(net, y, Tikhonov(), 0.1, algorithm="accelerated", loss=Weighted(weights), tolerance=1e-8)
+    y, weights = normal(2, 4), torch.tensor([1.0, 4.0, 0.0, 2.0], dtype=torch.float64)
+    loss = tl.losses.WeightedSquaredError(weights)
+    inv = tl.invert(net, y, Tikhonov(), 0.1, algorithm="accelerated", loss=loss, tolerance=1e-8)
     (layer,) = net.to_sequential()
-    linear, bias = layer.weight.detach(), layer.bias.detach()
-    W = torch.diag(linear.new_tensor(weights))
+    linear, bias, W = layer.weight.detach(), layer.bias.detach(), torch.diag(weights)
     expected = torch.linalg.solve(linear.T @ W @ linear + 0.1 * torch.eye(3), linear.T @ W @ (y - bias).T).T
     torch.testing.assert_close(inv.x, expected, rtol=0, atol=1e-4)
+
+
+def test_poisson_counts() -> None:
+    """The likelihood of counts is finite, and decreases, where the network's outputs are positive."""
+    torch.manual_seed(0)
+    net = network(nn.Linear(5, 40), nn.Sigmoid(), nn.Linear(40, 30), nn.Softplus(), shape=(5,))
+    x = normal(4, 5)
+    with torch.no_grad():
+        y = torch.poisson(50 * net(x), generator=torch.Generator().manual_seed(0)) / 50
+    inv = tl.invert(net, y, Tikhonov(), 1e-4, loss=tl.losses.KullbackLeibler())
+    assert bool((inv.objective < inv.start_objective).all()) and bool(inv.objective.isfinite().all())
 
 
 def test_features_of_two_layers_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def _lifted(model: Model) -> tuple[nn.Module, GraphNetwork, Tensor]:
 
 
 def test_outputs_and_gradients_are_the_modules(model: Model) -> None:
+    """And the table of docs/lifting.md says what the model is."""
     module, network, y = _lifted(model)
+    assert (line := _line(model, network)) in PAGE.read_text(encoding="utf-8"), f"the line of the table is: {line}"
     expected = module(y)
     assert expected.std() > 1e-6
     states = network.states(y)
@@ -113,9 +116,9 @@ def test_features_are_inverted(model: Model, which: str) -> None:
     features, context = part(y).detach(), part.context(y) or None
     if part.plan.opaque:
         with pytest.raises(NotRepresentableError, match="gelu"):
-            tl.invert(part, features, weight=0.0, max_steps=2)
+            tl.invert(part, features, weight=0.0, algorithm="sweep", max_steps=2)
         return
-    found = tl.invert(part, features, weight=0.0, max_steps=30, context=context)
+    found = tl.invert(part, features, weight=0.0, algorithm="sweep", max_steps=30, context=context)
     zero = torch.zeros_like(y)
     before, after = ((part(x, context) - features).norm() for x in (zero, found.x))
     assert torch.isfinite(found.x).all() and found.monotone.all()
@@ -126,7 +129,7 @@ def test_features_are_inverted(model: Model, which: str) -> None:
         assert after < before and (found.converged or found.counts == {"max_steps": len(y)})
     if part.plan.contextual:
         with pytest.raises(InvalidValueError, match="context"):
-            tl.invert(part, features, weight=0.0, max_steps=2)
+            tl.invert(part, features, weight=0.0, algorithm="sweep", max_steps=2)
 
 
 def test_late_features_are_inverted_through_the_network(model: Model) -> None:
@@ -135,9 +138,11 @@ def test_late_features_are_inverted_through_the_network(model: Model) -> None:
     part = network.up_to(model.late)
     features = part(y).detach()
     start = torch.randn(y.shape, generator=_generator(), dtype=y.dtype)
-    found = tl.invert(part, features, weight=0.0, algorithm="nested-adam", start=start, max_steps=60)
-    before, after = ((part(x) - features).norm() for x in (start, found.x))
-    assert after < 0.5 * before and not (found.converged and after > 0.1 * features.norm())
+    before = (part(start) - features).norm()
+    for algorithm in ("auto", "nested-adam"):
+        found = tl.invert(part, features, weight=0.0, algorithm=algorithm, start=start, max_steps=60)
+        after = (part(found.x) - features).norm()
+        assert after < 0.5 * before and not (found.converged and after > 0.1 * features.norm())
 
 
 def test_a_start_without_a_signal_has_stalled() -> None:
@@ -148,29 +153,32 @@ def test_a_start_without_a_signal_has_stalled() -> None:
     features = part(y).detach()
     for algorithm in ("nested-adam", "nested-pdhg"):
         found = tl.invert(part, features, weight=0.0, algorithm=algorithm, max_steps=5)
-        assert not found.converged and found.counts == {"stalled": len(y)} and "stopped decreasing" in found.message
+        assert not found.converged and found.counts == {"stalled": len(y)} and "no visible progress" in found.message
         there = tl.invert(part, part(torch.zeros_like(y)).detach(), weight=0.0, algorithm=algorithm, max_steps=5)
         assert there.converged  # the gradient is zero because nothing is left to do
 
 
-def test_the_page_says_what_the_models_are() -> None:
-    """The table of docs/lifting.md."""
-    lines = [_line(model) for model in MODELS]
-    missing = [line for line in lines if line not in PAGE.read_text(encoding="utf-8")]
-    assert not missing, "lines of the table are:\n" + "\n".join(lines)
-
-
 @pytest.mark.parametrize("name", ["ResNet-18", "ViT"])
-def test_lifting_takes_less_than_a_second(name: str) -> None:
+def test_lifting_takes_less_than_a_hundred_passes(name: str) -> None:
+    """Of the same module, forward and backward, in processor time: a busy machine slows both alike."""
     model = next(model for model in MODELS if model.name == name)
     module, y = trained(model), inputs(model)
-    start = time.process_time()
-    tl.lift(module, y)
-    assert time.process_time() - start < 1.0
+
+    def passes() -> None:
+        for _ in range(10):
+            module(y).sum().backward()
+
+    def seconds(function: Callable[[], object]) -> float:
+        start = time.process_time()
+        function()
+        return time.process_time() - start
+
+    tl.lift(module, y), passes()
+    ratios = [seconds(lambda: tl.lift(module, y)) / seconds(passes) for _ in range(3)]
+    assert min(ratios) < 10
 
 
-def _line(model: Model) -> str:
-    _, network, _ = _lifted(model)
+def _line(model: Model, network: GraphNetwork) -> str:
     rows = network.plan.rows
     counts = [sum(row.kind == kind for row in rows) for kind in ("activation", "sum", "opaque")]
     names = sorted({node.meta["label"].rsplit(".", 1)[-1].split("#")[0] for node in network.plan.contextual})

@@ -193,7 +193,7 @@ def softmax_prox(u, s):
         return mpf(1) if c >= a else (mp.lambertw(a * mp.exp(c)).real / a)
 
     low, high = min(u) - 1 - s * 50, max(u) + 1 + s * 50
-    for _ in range(170):
+    for _ in range(90):  # to 1e-20 and less
         middle = (low + high) / 2
         total = mp.fsum(entry((x - middle) / s) for x in u)
         low, high = (middle, high) if total > 1 else (low, middle)
@@ -245,7 +245,7 @@ def reference_prox(reference: Reference, u, s):
         return reference.prox(u, s)
     reach = 2 * (abs(u) + 2) * max(1, 1 / s)
     low, high = -reach, reach
-    for _ in range(160):
+    for _ in range(90):  # to 1e-20 and less
         t = (low + high) / 2
         p = reference.sigma(t)
         low, high = (low, t) if p + s * (t - p) > u else (t, high)

@@ -1,4 +1,4 @@
-"""Records that hold every kind of exhibit."""
+"""Records that hold every kind of figure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 
 from torchlift.data import load_digits
-from torchlift.report.records import Blocks, Curves, Grid, HeatMap, Pictures, Record, Series, Table, Verdict
+from torchlift.report.records import Blocks, Claim, Curves, Grid, HeatMap, Pictures, Record, Series, Table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -33,8 +33,8 @@ def example(seed: int = 0, name: str = "denoising", text: str = "") -> Record:
         },
         environment={"versions": {"torchlift": "0.1.0"}, "processor": f"some processor{text}", "threads": 2},
         seconds=125.0,
-        verdicts=_verdicts(text),
-        exhibits=[
+        claims=_claims(text),
+        figures=[
             _table(text),
             _curves(generator, text),
             _pictures(generator, text),
@@ -44,12 +44,12 @@ def example(seed: int = 0, name: str = "denoising", text: str = "") -> Record:
     )
 
 
-def _verdicts(text: str) -> list[Verdict]:
+def _claims(text: str) -> list[Claim]:
     return [
-        Verdict.of(f"At threshold 0.2 lifted training recovers digits where back-propagation does not.{text}",
+        Claim.of(f"At threshold 0.2 lifted training recovers digits where back-propagation does not.{text}",
                    f"24.1 dB against 12.0 dB on validation data; the noisy input has 16.5 dB.{text}", True),
-        Verdict.of("Back-propagation at threshold 0.02 is worse on validation data.", "25.3 dB against 24.1 dB", False),
-        Verdict.of("Adam is the most favourable of the four.", "all four are still falling", None, "torchlift"),
+        Claim.of("Back-propagation at threshold 0.02 is worse on validation data.", "25.3 dB against 24.1 dB", False),
+        Claim.of("Adam is the most favourable of the four.", "all four are still falling", None, "torchlift"),
     ]  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def test_values_are_read_by_mouse(window: Browser, pages: dict[str, Path]) -> No
     assert window.run(where).startswith("step: ")
     step = float(window.run(where).removeprefix("step: "))
     assert 700 < step < 1100
-    expected = example().exhibits[1].series[0].y[int(step) // 20]  # pyright: ignore[reportAttributeAccessIssue]
+    expected = example().figures[1].series[0].y[int(step) // 20]  # pyright: ignore[reportAttributeAccessIssue]
     shown = float(window.run("return document.querySelector('.legend .value').textContent"))
     assert shown == pytest.approx(expected, rel=1e-3)
     assert window.run("return document.querySelectorAll('.overlay .read').length") >= 3
@@ -154,7 +154,7 @@ def test_odd_curves_are_drawn_as_far_as_they_go(window: Browser, tmp_path: Path)
     def curves(name: str, *series: Series, log: bool = False) -> Curves:
         return Curves(name, name, "x", "y", series, x_log=log, y_log=log)
 
-    exhibits = [
+    figures = [
         curves("descending", Series("a", [3, 2, 1], [30, None, 10]), Series("negative", [1, 2], [-1, -2]), log=True),
         curves("nothing"),
         curves("gaps", Series("a", [1, 2], [None, None]), log=True),
@@ -162,7 +162,7 @@ def test_odd_curves_are_drawn_as_far_as_they_go(window: Browser, tmp_path: Path)
         curves("constant", Series("a", [0, 0], [0, 0])),
     ]
     page = tmp_path / "odd.html"
-    page.write_text(report.html([replace(example(), exhibits=exhibits)]), encoding="utf-8")
+    page.write_text(report.html([replace(example(), figures=figures)]), encoding="utf-8")
     window.open(page)
     assert window.logged("browser") == []
     drawn = window.run("return [...document.querySelectorAll('.plot svg')].map(e => e.outerHTML)")
@@ -235,13 +235,13 @@ def test_claims_are_filtered_by_outcome(window: Browser, pages: dict[str, Path])
     assert len(window.run(SHOWN)) == 9
     window.click("[data-filter='did not hold']")
     assert window.run(SHOWN) == ["did not hold"] * 3
-    verdicts = "return [...document.querySelectorAll('.verdict')].filter(e => e.offsetParent).length"
-    assert window.run(verdicts) == 2
+    claims = "return [...document.querySelectorAll('.claim')].filter(e => e.offsetParent).length"
+    assert window.run(claims) == 2
     window.click("[data-filter='held']")
     groups = "return [...document.querySelectorAll('.group')].filter(e => e.offsetParent).length"
     assert window.run(groups) == 2
     window.press("[data-filter=all]", " ")
-    assert len(window.run(SHOWN)) == 9 and window.run(verdicts) == 6
+    assert len(window.run(SHOWN)) == 9 and window.run(claims) == 6
 
 
 def test_dark_mode_follows_the_system_and_the_button(window: Browser, pages: dict[str, Path]) -> None:

@@ -20,14 +20,14 @@ from report.examples import HOSTILE, example
 from torchlift import report
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.png import png
-from torchlift.report.exhibits import MOST_POINTS, show
+from torchlift.report.figures import MOST_POINTS, show
 from torchlift.report.images import ERROR, HEAT
 from torchlift.report.markup import Html, data, tag
 from torchlift.report.page import duration, flat
 from torchlift.report.records import (
     Blocks,
     Curves,
-    Exhibit,
+    Figure,
     HeatMap,
     Pictures,
     Record,
@@ -36,7 +36,7 @@ from torchlift.report.records import (
     load_record,
     save_record,
 )
-from torchlift.report.records.exhibits import KINDS
+from torchlift.report.records.figures import KINDS
 
 VOID = {"meta", "img", "input", "br"}
 
@@ -88,13 +88,13 @@ def test_everything_of_a_record_is_shown(page: Page) -> None:
     record = example()
     shown = " ".join(page.text.split())
     texts = [record.title, record.summary, record.command, "2 min 5 s", "some processor", "versions.torchlift"]
-    texts += [text for verdict in record.verdicts for text in (verdict.claim, verdict.measured, verdict.outcome)]
-    texts += [text for exhibit in record.exhibits for text in (exhibit.title, exhibit.note)]
+    texts += [text for claim in record.claims for text in (claim.statement, claim.measured, claim.outcome)]
+    texts += [text for figure in record.figures for text in (figure.title, figure.note)]
     assert [text for text in texts if text not in shown] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_exhibit_has_its_section(page: Page, kind: str) -> None:
+def test_every_kind_of_figure_has_its_section(page: Page, kind: str) -> None:
     assert len(page.of_class(f"kind-{kind.replace(' ', '-')}")) == 1
 
 
@@ -191,8 +191,8 @@ def test_cells_are_formatted_and_numbers_stand_to_the_right() -> None:
     assert [attributes.get("class") for attributes in page.named("td")] == [None, "number", None, "number"]
 
 
-def series_of(exhibit: Curves) -> list[dict]:
-    return json.loads(Page(show(exhibit)).under("script")[0])["series"]
+def series_of(figure: Curves) -> list[dict]:
+    return json.loads(Page(show(figure)).under("script")[0])["series"]
 
 
 def test_curves_bring_their_numbers_twice() -> None:
@@ -235,8 +235,8 @@ def pixels(uri: str) -> torch.Tensor:
         return torch.tensor(list(file.convert("RGB").tobytes())).reshape(file.height, file.width, 3)
 
 
-def sources(exhibit: Pictures, words: str) -> list[str]:
-    page = Page(show(exhibit))
+def sources(figure: Pictures, words: str) -> list[str]:
+    page = Page(show(figure))
     return [image["src"] or "" for image in page.named("img") if (image["alt"] or "").startswith(words)]
 
 
@@ -281,8 +281,8 @@ def test_rows_to_compare_are_methods_first() -> None:
     assert chosen == ["2", "3", "0"]
 
 
-def heat_colours(exhibit: HeatMap, low: float, high: float) -> list[list[list[int]]]:
-    page = Page(show(exhibit, (low, high)))
+def heat_colours(figure: HeatMap, low: float, high: float) -> list[list[list[int]]]:
+    page = Page(show(figure, (low, high)))
     return pixels(page.named("img")[0]["src"] or "").tolist()
 
 
@@ -298,16 +298,16 @@ def test_heat_maps_colour_by_value_or_logarithm() -> None:
 
 def test_heat_maps_without_values_are_grey() -> None:
     heat = HeatMap("h", "H", "x", "y", "v", [0], ["a"], torch.tensor([[math.nan]]), log=True)
-    page = report.html([replace(example(), exhibits=[heat])])
+    page = report.html([replace(example(), figures=[heat])])
     assert "–" in Page(page).text
 
 
 def test_runs_of_one_name_stand_side_by_side() -> None:
     other = replace(
         example(1),
-        exhibits=[
+        figures=[
             replace(each, rows=[["lifted", 1.0, 2.0, True]]) if isinstance(each, Table) else each
-            for each in example(1).exhibits
+            for each in example(1).figures
         ],
     )
     page = Page(report.html([example(), other], ["seed 0", "seed 1"]))
@@ -329,7 +329,7 @@ def test_runs_of_one_name_stand_side_by_side() -> None:
 def test_heat_maps_side_by_side_share_their_colours() -> None:
     def heat(scale: float) -> Record:
         values = scale * torch.tensor([[1.0, 2.0]])
-        return replace(example(), exhibits=[HeatMap("h", "H", "x", "y", "v", [0, 1], ["a"], values)])
+        return replace(example(), figures=[HeatMap("h", "H", "x", "y", "v", [0, 1], ["a"], values)])
 
     page = Page(report.html([heat(1), heat(5)]))
     scales = [image["alt"] for image in page.named("img") if (image["alt"] or "").startswith("from dark")]
@@ -338,7 +338,7 @@ def test_heat_maps_side_by_side_share_their_colours() -> None:
 
 def test_pictures_that_do_not_fit_stand_beside_each_other() -> None:
     def pictures(size: int) -> Record:
-        return replace(example(), exhibits=[Pictures("p", "P", {"a": torch.zeros(1, size, size)})])
+        return replace(example(), figures=[Pictures("p", "P", {"a": torch.zeros(1, size, size)})])
 
     page = Page(report.html([pictures(2), pictures(3)], ["small", "large"]))
     assert len(page.of_class("pictures")) == 2
@@ -354,15 +354,15 @@ def test_other_names_have_sections_of_their_own() -> None:
 
 def test_one_claim_of_several_runs_is_written_once() -> None:
     page = Page(report.html([example(), example(1)], ["a", "b"]))
-    claim = example().verdicts[1].claim
-    assert [text for text in page.under("p") if text == claim] == [claim]
-    assert len(page.of_class("verdict")) == 3
+    statement = example().claims[1].statement
+    assert [text for text in page.under("p") if text == statement] == [statement]
+    assert len(page.of_class("claim")) == 3
     assert len([each for _, each in page.elements if each.get("data-outcome") == "held"]) == 2
 
 
 def test_a_run_without_claims_has_no_filter() -> None:
-    page = Page(report.html([replace(example(), verdicts=[])]))
-    assert page.of_class("filter") == [] and page.of_class("verdicts") == []
+    page = Page(report.html([replace(example(), claims=[])]))
+    assert page.of_class("filter") == [] and page.of_class("claims") == []
 
 
 def test_equal_labels_are_told_apart() -> None:
@@ -370,17 +370,17 @@ def test_equal_labels_are_told_apart() -> None:
     assert {"a", "a (2)", "a (3)"} <= set(page.under("th"))
 
 
-def test_exhibits_without_content_are_shown_as_such() -> None:
-    exhibits = [
+def test_figures_without_content_are_shown_as_such() -> None:
+    figures = [
         Table("t", "T", ["a"], []),
         Curves("c", "C", "x", "y", []),
         Pictures("p", "P", {"a": torch.zeros(0, 2, 2), "b": torch.zeros(0, 2, 2)}, truth="a"),
         HeatMap("h", "H", "x", "y", "v", [], ["a"], torch.zeros(1, 0)),
         Blocks("b", "B", []),
     ]
-    page = Page(report.html([replace(example(), exhibits=exhibits)]))
+    page = Page(report.html([replace(example(), figures=figures)]))
     assert "No images." in page.text and "No values." in page.text
-    assert len(page.of_class("exhibit")) == len(exhibits) == len(KINDS)
+    assert len(page.of_class("figure")) == len(figures) == len(KINDS)
 
 
 def test_an_empty_record_is_a_page_too() -> None:
@@ -407,7 +407,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-class Unknown(Exhibit):
+class Unknown(Figure):
     """A kind that nobody draws."""
 
     kind = "unknown"
@@ -417,7 +417,7 @@ def test_what_is_no_record_is_refused() -> None:
     with pytest.raises(InvalidTypeError, match=r"expected Record objects, got str. Read them with"):
         report.html(["folder"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidTypeError, match="expected a Table, Curves, Pictures, Blocks or HeatMap, got Unknown"):
-        report.html([replace(example(), exhibits=[Unknown("e", "E")])])
+        report.html([replace(example(), figures=[Unknown("e", "E")])])
     with pytest.raises(InvalidValueError, match="expected at least one record, got none"):
         report.html([])
     with pytest.raises(InvalidValueError, match="labels: expected 1, one per record, got 2"):

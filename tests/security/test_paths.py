@@ -15,8 +15,8 @@ from report.examples import example
 from torchlift.cli.app import run
 from torchlift.core.errors import DataError, InvalidValueError
 from torchlift.lab.reproduction import Work
-from torchlift.lab.reproduction.run import write_exhibits
-from torchlift.report.plot.exhibits import save_exhibit
+from torchlift.lab.reproduction.run import write_figures
+from torchlift.report.plot.figures import save_figure
 from torchlift.report.records import Table, latex, load_record, save_record
 from torchlift.training import History
 
@@ -39,17 +39,17 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_exhibits(out: Path, name: str) -> None:
-    record = replace(example(), exhibits=[Table(name, "T", ["a"], [[1]])])
+def test_names_of_figures(out: Path, name: str) -> None:
+    record = replace(example(), figures=[Table(name, "T", ["a"], [[1]])])
     with nothing_outside(out):
-        for write in (write_exhibits, save_record):
+        for write in (write_figures, save_record):
             with pytest.raises(InvalidValueError, match="lower-case words joined by hyphens"):
                 write(out, record)
-        for exhibit in example().exhibits[1:]:
+        for figure in example().figures[1:]:
             with pytest.raises(InvalidValueError, match="lower-case words joined by hyphens"):
-                save_exhibit(replace(exhibit, name=name), out)
+                save_figure(replace(figure, name=name), out)
         with pytest.raises(InvalidValueError, match="lower-case words joined by hyphens"):
-            latex(record.exhibits[0])  # pyright: ignore[reportArgumentType]
+            latex(record.figures[0])  # pyright: ignore[reportArgumentType]
     assert list(out.iterdir()) == []
 
 
@@ -61,7 +61,7 @@ def test_names_in_records_that_are_read(out: Path, name: str) -> None:
 
     file = save_record(out, example()) / "record.json"
     content = json.loads(file.read_bytes())["content"]
-    content["record"]["exhibits"][0]["name"] = name
+    content["record"]["figures"][0]["name"] = name
     file.write_bytes(sealed(json.dumps(content).encode()))
     with pytest.raises(DataError, match="lower-case words joined by hyphens"):
         load_record(out)
@@ -114,7 +114,7 @@ def test_links_are_not_followed(out: Path, capsys: pytest.CaptureFixture[str]) -
         (out / name).symlink_to(kept if "." in name else out.parent.parent)
     with nothing_outside(out):
         assert run(["report", str(runs), "--html", str(out / "page.html"), "--out", str(out)]) == 0
-        write_exhibits(out, replace(example(), exhibits=example().exhibits[:1]))
+        write_figures(out, replace(example(), figures=example().figures[:1]))
         History(out / "history.jsonl").append({"kind": "train", "step": 1})
     assert kept.read_text(encoding="utf-8") == "mine"
     assert not any(path.is_symlink() for path in out.rglob("*"))

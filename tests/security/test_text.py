@@ -18,8 +18,8 @@ from fuzz.cases import CASES
 from report.examples import example
 from torchlift import report
 from torchlift.cli.app import run
-from torchlift.cli.command import printable
 from torchlift.cli.report_runs import find_runs
+from torchlift.cli.text import printable
 from torchlift.core.errors import DataError
 from torchlift.report.records import Record, Table, latex, record_markdown, save_record
 from torchlift.report.records.text import latex_text, markdown_text
@@ -70,7 +70,7 @@ def test_pictures_by_hostile_names() -> None:
 
     rows = {ATTACK: torch.zeros(1, 2, 2), "b": torch.zeros(1, 2, 2)}
     pictures = Pictures("p", "P", rows, {ATTACK: [ATTACK]}, truth=ATTACK)
-    page = report.html([dataclasses.replace(example(), exhibits=[pictures])])
+    page = report.html([dataclasses.replace(example(), figures=[pictures])])
     assert "<script>alert" not in page and "<img src=x" not in page
 
 
@@ -162,7 +162,7 @@ def test_latex_has_no_commands_of_others(text: str) -> None:
 def test_long_texts_of_files_do_not_fill_the_terminal(tmp_path: Path) -> None:
     file = CASES["settings"].make(tmp_path)
     content = json.loads(file.read_text(encoding="utf-8"))
-    content["settings"]["item"] = "x" * 10**6
+    content["settings"]["experiment"] = "x" * 10**6
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(DataError) as caught:
         CASES["settings"].read(tmp_path)

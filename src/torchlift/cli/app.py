@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import difflib
 import io
 import os
 import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
-
-import tyro
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torchlift import __version__
-from torchlift.cli.command import Command, printable
-from torchlift.cli.demo import Demo
-from torchlift.cli.info import Info
-from torchlift.cli.invert import Invert
-from torchlift.cli.report import Report
-from torchlift.cli.train import Train
-from torchlift.core.errors import InvalidValueError, TorchliftError, message
+from torchlift.cli.text import printable
+from torchlift.core.errors import InvalidValueError, TorchliftError, did_you_mean, message
 
+if TYPE_CHECKING:
+    from torchlift.cli.command import Command
 
-def _commands() -> dict[str, type[Command]]:
-    """The commands of the library, then those of the laboratory, which is loaded by name: nothing imports it."""
-    commands: dict[str, type[Command]] = {command.name: command for command in (Demo, Info, Train, Invert, Report)}
-    return commands | import_module("torchlift.lab.commands").COMMANDS
+COMMANDS: dict[str, str] = {
+    "demo": "torchlift.cli.demo:Demo",
+    "info": "torchlift.cli.info:Info",
+    "train": "torchlift.cli.train:Train",
+    "invert": "torchlift.cli.invert:Invert",
+    "report": "torchlift.cli.report:Report",
+    **import_module("torchlift.lab.commands").COMMANDS,  # by name: nothing imports the laboratory
+}
+"""Where each command is, as module:class, so that only the one that is called is loaded.
 
-
-COMMANDS = _commands()
-"""By name; a name of two words, such as "bench layers", is written as two arguments."""
+A name of two words, such as "bench layers", is written as two arguments.
+"""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
@@ -55,18 +56,32 @@ def run(arguments: Sequence[str]) -> int:
             raise
         print(f"torchlift: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if "--debug" in arguments or not _lacks_extra(error, arguments):
+            raise
+        text = f"expected the package {error.name}, which the laboratory needs, got none."
+        print(f"torchlift: {arguments[0]}: {text} Try: pip install 'torchlift[lab]'", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("torchlift: stopped", file=sys.stderr)
         return 130
     return 0
 
 
+def _lacks_extra(error: ModuleNotFoundError, arguments: Sequence[str]) -> bool:
+    """Whether a command of the laboratory lacks a package of the extra `lab`."""
+    place = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0], "")
+    return place.startswith("torchlift.lab") and not (error.name or "torchlift").startswith("torchlift")
+
+
 def _dispatch(arguments: list[str]) -> None:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help", "help"):
-        print(_overview())
+        print(_overview("COMMAND", list(COMMANDS)))
     elif name == "--version":
         print(f"torchlift {__version__}")
+    elif arguments[1:] in ([], ["-h"], ["--help"]) and (family := _family(name)):
+        print(_overview(f"{name} COMMAND", family))
     else:
         kind, rest = _choose(arguments)
         command = _parse(kind, rest)
@@ -74,24 +89,34 @@ def _dispatch(arguments: list[str]) -> None:
             command.run()
 
 
-def _overview() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {_summary(command)}" for name, command in COMMANDS.items()]
+def _overview(usage: str, names: Sequence[str]) -> str:
+    width = max(map(len, names))
     return "\n".join(
         [
-            "usage: torchlift COMMAND [options]",
+            f"usage: torchlift {usage} [options]",
             "",
             "Lifted training and stable inversion of neural networks.",
             "",
-            *lines,
+            *(f"  {name:{width}}  {_summary(COMMANDS[name])}" for name in names),
             "",
             "'torchlift COMMAND --help' lists the options; 'torchlift --version' prints the version.",
         ]
     )
 
 
-def _summary(command: type[Command]) -> str:
-    return (command.__doc__ or "").splitlines()[0]
+def _family(word: str) -> list[str]:
+    """The commands of two words that begin with this one."""
+    return [name for name in COMMANDS if name.startswith(f"{word} ")]
+
+
+def _summary(place: str) -> str:
+    """The first line of a command's docstring, read without loading the command, which would load torch."""
+    module, _, name = place.partition(":")
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return (ast.get_docstring(classes[name]) or "").partition("\n")[0]
 
 
 def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
@@ -99,12 +124,15 @@ def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
     for words in (2, 1):
         name = " ".join(arguments[:words])
         if name in COMMANDS:
-            return COMMANDS[name], arguments[words:]
-    family = any(known.startswith(f"{arguments[0]} ") for known in COMMANDS)
-    name = " ".join(arguments[: 2 if family else 1])
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift --help'."
+            return _load(COMMANDS[name]), arguments[words:]
+    name = " ".join(arguments[: 2 if _family(arguments[0]) else 1])
+    hint = did_you_mean(name, COMMANDS, "Try 'torchlift --help'.")
     raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
+
+
+def _load(place: str) -> type[Command]:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _parse(kind: type[Command], arguments: list[str]) -> Command | None:
@@ -117,13 +145,16 @@ def _parse(kind: type[Command], arguments: list[str]) -> Command | None:
     return command if defaults is None else _read(kind, arguments, defaults)
 
 
-def _read(kind: type[Command], arguments: list[str], default: Any = tyro.MISSING_NONPROP) -> Command | None:
+def _read(kind: type[Command], arguments: list[str], default: Command | None = None) -> Command | None:
     """tyro explains bad options in a framed box and exits; the explanation is kept, in one line."""
+    import tyro
+
     program, complaint = f"torchlift {kind.name}", io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             settings = (tyro.conf.FlagCreatePairsOff,)
-            return tyro.cli(kind, prog=program, args=arguments, default=default, config=settings)
+            start: Any = tyro.MISSING_NONPROP if default is None else default
+            return tyro.cli(kind, prog=program, args=arguments, default=start, config=settings)
     except SystemExit as stop:
         if not stop.code:
             return None

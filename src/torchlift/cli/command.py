@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json as json_format
+import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
 from rich.console import Console
 
+from torchlift.cli.text import printable
 from torchlift.core.errors import DataError, message
 from torchlift.core.files import read_json, unlinked
 
 Record = dict[str, Any]
-"""What a subcommand found out, made of values that JSON knows."""
+"""The result of a subcommand, made of values that JSON knows."""
 
 FORMAT = 1
 """Of the JSON objects that subcommands write; see docs/files.md."""
@@ -26,6 +31,8 @@ class Command(ABC):
     """A subcommand; its fields are its options."""
 
     name: ClassVar[str]
+    replaces: ClassVar[bool] = False
+    """Whether an earlier result in the folder is replaced, as the help of --out then says."""
 
     json: bool = False
     """Print one JSON object for machines instead of text."""
@@ -49,24 +56,73 @@ class Command(ABC):
     def save(self, record: Record) -> None:  # noqa: B027 (most commands have nothing more to save)
         """Save more than the JSON object, such as figures; `out` exists."""
 
+    def save_plot(self, draw: Callable[[Any], Any]) -> None:
+        """Save what `draw(torchlift.report.plot)` returns as PNG and SVG, where matplotlib is installed."""
+        if self.out is None or find_spec("matplotlib") is None:
+            return
+        from torchlift.report import plot
+
+        figure = draw(plot)
+        for ending in ("png", "svg"):
+            figure.savefig(unlinked(self._json_file(self.out).with_suffix(f".{ending}")), dpi=150)
+
     def run(self) -> Record:
-        """Do the work and give it out in the form that was asked for."""
-        record = {"format": FORMAT, **self.collect()}
-        self.write(record)
-        if self.out is not None:
-            self.save(record)
+        """Do the work and give it out in the form that was asked for. Where it cannot be saved, it is printed."""
+        self.check()
+        created = self.check_out()
+        try:
+            record = {"format": FORMAT, **self.collect()}
+        except BaseException:
+            if created and self.out is not None:
+                with suppress(OSError):  # something was kept in it
+                    self.out.rmdir()
+            raise
+        try:
+            self.write(record)
+            if self.out is not None:
+                self.save(record)
+        except OSError:
+            print(_text(record))
+            raise
         if self.json:
             print(_text(record))
         else:
             self.show(printable(record), Console(highlight=False, markup=False))
         return record
 
+    def check(self) -> None:  # noqa: B027 (most options are checked by what takes them)
+        """Refuse options that make no sense, before anything is created or done."""
+
+    def check_out(self) -> bool:
+        """Create the folder, and see that it can be written to and that no earlier result would be lost.
+
+        Returns:
+            whether the folder is new.
+        """
+        if self.out is None:
+            return False
+        where, new = f"--out {self.out}", not self.out.exists()
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.out):
+                pass
+        except OSError as error:
+            reason = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            hint = "Choose another folder."
+            raise DataError(message(where, "a folder that can be written to", reason, hint)) from error
+        file = self._json_file(self.out)
+        if not self.replaces and file.exists() and not file.is_symlink():  # a link is no result of ours
+            hint = "Choose another folder, or move it away."
+            raise DataError(message(where, "a folder without an earlier result", file.name, hint))
+        return new
+
     def write(self, record: Record) -> None:
         """Save the JSON object, where a folder was given; long work does so on its way too."""
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            file = unlinked(self.out / f"{self.name.replace(' ', '-')}.json")
-            file.write_text(_text(record) + "\n", encoding="utf-8")
+            unlinked(self._json_file(self.out)).write_text(_text(record) + "\n", encoding="utf-8")
+
+    def _json_file(self, folder: Path) -> Path:
+        return folder / f"{self.name.replace(' ', '-')}.json"
 
 
 def read_object(file: Path) -> Record:
@@ -75,11 +131,11 @@ def read_object(file: Path) -> Record:
     Raises:
         DataError: there is none, it is damaged, or of another format.
     """
-    found = read_json(file, "It is damaged: repeat the run.")
-    if found.get("format") != FORMAT:
+    record = read_json(file, "It is damaged: repeat the run.")
+    if record.get("format") != FORMAT:
         hint = "It was written by another version of torchlift: repeat the run."
-        raise DataError(message(str(file), f"format {FORMAT}", found.get("format", "none"), hint))
-    return found
+        raise DataError(message(str(file), f"format {FORMAT}", record.get("format", "none"), hint))
+    return record
 
 
 def not_ours(file: Path, name: str, error: Exception) -> DataError:
@@ -87,15 +143,6 @@ def not_ours(file: Path, name: str, error: Exception) -> DataError:
     hint = "It is damaged or of another version: repeat the run."
     got = f"{type(error).__name__}: {str(error)[:200]}"
     return DataError(message(str(file), f"what torchlift {name} writes", got, hint))
-
-
-def printable(value: Any) -> Any:
-    """The same with all text made safe for a terminal: what comes from files must not move its cursor, or worse."""
-    if isinstance(value, str):
-        return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in value)
-    if isinstance(value, dict):
-        return {printable(name): printable(each) for name, each in value.items()}
-    return [printable(each) for each in value] if isinstance(value, list) else value
 
 
 def _text(record: Record) -> str:

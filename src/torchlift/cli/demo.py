@@ -70,6 +70,7 @@ class Demo(Command):
     """Train a denoiser by lifting and by back-propagation, invert an encoder, and show both on a page."""
 
     name: ClassVar[str] = "demo"
+    replaces: ClassVar[bool] = True
 
     seconds: float = 15.0
     """Time for each of five trainings."""
@@ -82,9 +83,11 @@ class Demo(Command):
     tiny: bool = False
     """Two steps on a few images, to see that everything runs."""
 
-    def collect(self) -> Record:
+    def check(self) -> None:
         check_positive("demo: --seconds", self.seconds)
         check_size("demo: --seed", self.seed, minimum=0)
+
+    def collect(self) -> Record:
         begin = time.perf_counter()
         size = TINY if self.tiny else FULL
         denoised, encoded = self._denoise(size), self._invert(size)
@@ -248,14 +251,14 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Lines:
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def verdicts(denoising: Mapping[str, float], inversion: Mapping[str, float], decidable: bool) -> list[records.Verdict]:
+def claims(denoising: Mapping[str, float], inversion: Mapping[str, float], decidable: bool) -> list[records.Claim]:
     """What the demonstration shows, or not: from PSNR by name."""
     noisy = denoising["noisy images"]
     usual, through = (
         [denoising[f"{method}, {start}"] for method in ("back-propagation", "lifting")] for start in (USUAL, THROUGH)
     )
     decoder, inverted = inversion["decoder"], inversion["inverted encoder"]
-    claims = [
+    statements = [
         (
             "From torch's default start, lifting trains a denoiser where back-propagation stays worse than the noise.",
             f"lifting {usual[1]:.2f} dB, back-propagation {usual[0]:.2f} dB, noisy images {noisy:.2f} dB",
@@ -273,8 +276,8 @@ def verdicts(denoising: Mapping[str, float], inversion: Mapping[str, float], dec
         ),
     ]
     return [
-        records.Verdict.of(claim, measured, held if decidable else None, "torchlift")
-        for claim, measured, held in claims
+        records.Claim.of(statement, measured, held if decidable else None, "torchlift")
+        for statement, measured, held in statements
     ]
 
 
@@ -301,7 +304,7 @@ def _record(demo: Demo, size: Size, denoised: Denoised, encoded: Encoded, second
     network = next(iter(denoised.trainings.values())).network
     return records.Record(
         "demo", "Demonstration", summary, f"torchlift demo{flags} --seed {demo.seed}", configuration,
-        records.environment(), seconds, verdicts(*found, decidable=not demo.tiny),
+        records.environment(), seconds, claims(*found, decidable=not demo.tiny),
         [
             _table("denoising", "Denoising of digits that no training saw", denoised.rows()),
             _curves(denoised.trainings),

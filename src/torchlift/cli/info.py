@@ -8,6 +8,7 @@ import statistics
 import time
 import webbrowser
 from dataclasses import dataclass
+from importlib import import_module
 from typing import ClassVar
 
 import torch
@@ -22,15 +23,16 @@ from torchlift.training.available import available_memory
 from torchlift.training.memory import format_bytes
 
 EXTRAS = {
-    "plot": "matplotlib",
-    "tensorboard": "tensorboard",
-    "wavelet": "PyWavelets",
-    "sklearn": "scikit-learn",
-    "deepinv": "deepinv",
+    "plot": {"matplotlib": "matplotlib"},
+    "tensorboard": {"tensorboard": "tensorboard"},
+    "wavelet": {"PyWavelets": "pywt"},
+    "sklearn": {"scikit-learn": "sklearn"},
+    "deepinv": {"deepinv": "deepinv"},
+    "lab": {"matplotlib": "matplotlib"},
 }
-"""Each optional extra and the package that it brings."""
+"""Each optional extra, and {package: module} of what it brings."""
 
-FRIENDS = ("onnx", "onnxscript")
+FRIENDS = {"onnx": "onnx", "onnxscript": "onnxscript"}
 """Packages that torch asks for when a network is exported."""
 
 THREADS = "OMP_NUM_THREADS"
@@ -62,7 +64,10 @@ class Info(Command):
                 "searched": [str(folder) for folder in mnist.search_folders()],
             },
             "extras": extras(),
-            "others": {**{name: _found(name, f"pip install {name}") for name in FRIENDS}, "browser": browser()},
+            "others": {
+                **{name: _version(name, module, f"pip install {name}") for name, module in FRIENDS.items()},
+                "browser": browser(),
+            },
         }
         return {**record, "to_do": to_do(record, os.environ.get(THREADS))}
 
@@ -83,25 +88,27 @@ class Info(Command):
 def to_do(record: Record, wanted_threads: str | None) -> list[str]:
     """What is missing or set oddly, and what helps; optional things say so.
 
-    Args:
-        record: all that was found.
+    Arguments:
+        record: what `collect` returns.
         wanted_threads: the value of OMP_NUM_THREADS; None where it is not set.
     """
     cores, threads = record["machine"]["cores"], record["machine"]["threads"]
-    found: list[str] = []
+    sentences: list[str] = []
     if threads > cores:
-        found.append(f"torch uses {threads} threads on {cores} usable cores, which is slow: set {THREADS}={cores}.")
+        sentences.append(f"torch uses {threads} threads on {cores} usable cores, which is slow: set {THREADS}={cores}.")
     if threads < cores and wanted_threads is not None:
-        found.append(f"{THREADS}={wanted_threads} leaves cores idle: unset it, or set {THREADS}={cores}.")
+        sentences.append(f"{THREADS}={wanted_threads} leaves cores idle: unset it, or set {THREADS}={cores}.")
     if record["data"]["digits"].startswith("damaged"):
-        found.append("the bundled digits are damaged: reinstall torchlift.")
+        sentences.append("the bundled digits are damaged: reinstall torchlift.")
     if record["data"]["mnist"].startswith("not usable"):
-        found.append("optional, the full MNIST set: put its four files into a folder and set TORCHLIFT_DATA to it.")
+        sentences.append("optional, the full MNIST set: put its four files into a folder and set TORCHLIFT_DATA to it.")
     for name, value in {**record["extras"], **record["others"]}.items():
         state, _, command = value.partition("; ")
         if state == "absent":
-            found.append(f"optional, {name}: {command}")
-    return found
+            sentences.append(f"optional, {name}: {command}")
+        elif "cannot be imported" in state:
+            sentences.append(f"{name} is installed but cannot be imported: reinstall it, {command}")
+    return sentences
 
 
 def usable_cores() -> int:
@@ -146,14 +153,19 @@ def full_mnist() -> str:
             mnist.load_mnist(split)
         except DataError as error:
             return f"not usable: {error}"
-        found = mnist.find_files(files, mnist.search_folders())
-        folders += [str(file.parent) for file in found if file is not None]
+        places = mnist.find_files(files, mnist.search_folders())
+        folders += [str(file.parent) for file in places if file is not None]
     return f"{', '.join(dict.fromkeys(folders))} (checksums match)"
 
 
 def extras() -> dict[str, str]:
     """The version of each optional extra, or how to install it."""
-    return {extra: _found(package, f'pip install "torchlift[{extra}]"') for extra, package in EXTRAS.items()}
+    return {
+        extra: ", ".join(
+            _version(package, module, f'pip install "torchlift[{extra}]"') for package, module in brings.items()
+        )
+        for extra, brings in EXTRAS.items()
+    }
 
 
 def browser() -> str:
@@ -164,8 +176,17 @@ def browser() -> str:
         return "absent; open pages of 'torchlift report --html' on another machine: each is one file"
 
 
-def _found(package: str, command: str) -> str:
-    return package_version(package) or f"absent; {command}"
+def _version(package: str, module: str, command: str) -> str:
+    """The installed version; why it cannot be imported, or how to install it."""
+    version = package_version(package)
+    if version is None:
+        return f"absent; {command}"
+    try:
+        import_module(module)
+    except Exception as error:  # whatever a broken installation raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        return f"{version}, but it cannot be imported ({reason}); {command}"
+    return version
 
 
 def _text(value: object) -> str:

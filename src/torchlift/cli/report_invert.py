@@ -13,7 +13,7 @@ from torch import Tensor
 from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.invert_files import read_batch
 from torchlift.core.errors import DataError
-from torchlift.report.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
 from torchlift.report.records.checked import check_record
 
 SHOWN = 8
@@ -47,11 +47,11 @@ def _record(folder: Path, found: Mapping[str, Any]) -> Record:
         configuration={name: found[name] for name in SETTINGS},
         environment=found["environment"],
         seconds=found["seconds"],
-        exhibits=[*_pictures(folder, found), *_weights(found), _gaps(found), _images(found)],
+        figures=[*_pictures(folder, found), *_weights(found), _gaps(found), _images(found)],
     )
 
 
-def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Exhibit]:
+def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Figure]:
     """The first images, with the true inputs and the first guesses where there were any."""
     shape = tuple(found["in_shape"])
     rows: dict[str, Tensor] = {}
@@ -76,7 +76,7 @@ def _as_pictures(x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     return x.reshape(-1, side, side) if len(shape) == 1 and side * side == shape[0] >= 64 else None
 
 
-def _weights(found: Mapping[str, Any]) -> list[Exhibit]:
+def _weights(found: Mapping[str, Any]) -> list[Figure]:
     """What the rule saw at each weight that it tried."""
     trace = found["trace"]
     if trace is None:

@@ -15,14 +15,14 @@ from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.settings import Configuration, read_configuration
 from torchlift.cli.settings.data import load_samples
 from torchlift.cli.settings.files import to_plain
-from torchlift.cli.settings.network import reads_context, torch_dtype
+from torchlift.cli.settings.network import reads_context
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
 from torchlift.io import load_model
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
-from torchlift.report.records import Curves, Exhibit, Pictures, Record, Series, Table
+from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
 from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.checked import check_record
 from torchlift.training import History, read_history
@@ -58,10 +58,10 @@ def training_record(folder: Path) -> Record:
 
 def _record(folder: Path, configuration: Configuration, history: History, finished: Mapping[str, Any]) -> Record:
     network, trouble = _network(folder)
-    exhibits = [*_table(finished), *_curves(history)]
+    figures = [*_table(finished), *_curves(history)]
     if network is not None:
         images, missing = _pictures(configuration, network)
-        exhibits += [
+        figures += [
             *images,
             replace(network_blocks(network, "structure"), title="Structure of the network", note=FORM),
         ]
@@ -74,21 +74,16 @@ def _record(folder: Path, configuration: Configuration, history: History, finish
         title=f"Training of {_words(configuration)}",
         summary=" ".join(each for each in (f"{_words(configuration)}.", summary, trouble) if each),
         command=f"torchlift train {name} --out {shlex.quote(str(folder) + '-again')}",
-        configuration=finished.get("configuration") or _plain(configuration),
+        configuration=finished.get("configuration") or to_plain(configuration),
         environment=finished.get("environment") or {},
         seconds=finished.get("seconds") or seconds or 0.0,
-        exhibits=exhibits,
+        figures=figures,
     )
 
 
 def _words(configuration: Configuration) -> str:
     network, data = configuration.network, configuration.data
     return f"{network.kind} for {data.task} of {data.set}"
-
-
-def _plain(configuration: Configuration) -> dict[str, Any]:
-    found: dict[str, Any] = {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
-    return found | {"phase": [to_plain(phase) for phase in configuration.phase]}
 
 
 def _network(folder: Path) -> tuple[Network | None, str]:
@@ -101,7 +96,7 @@ def _network(folder: Path) -> tuple[Network | None, str]:
         return None, f"The network is not drawn: {error}"
 
 
-def _table(finished: Mapping[str, Any]) -> list[Exhibit]:
+def _table(finished: Mapping[str, Any]) -> list[Figure]:
     """Validation values of the input, the start, the best and the last parameters."""
     rows = finished.get("validation", {})
     units = finished.get("units", {})
@@ -112,7 +107,7 @@ def _table(finished: Mapping[str, Any]) -> list[Exhibit]:
     return [Table("validation", "Validation", columns, cells, ["", "", *(".4g" for _ in units)])]
 
 
-def _curves(history: History) -> list[Exhibit]:
+def _curves(history: History) -> list[Figure]:
     """Loss of both kinds; objective, gap and validation metrics where there are any."""
     found = [
         _curve(name, name, label, [_series(history, name, kind) for kind in ("train", "validation")])
@@ -143,13 +138,13 @@ def _curve(name: str, file_name: str, label: str, series: list[Series | None]) -
     return Curves(file_name, label[:1].upper() + label[1:], "step", label, known, y_log=log)
 
 
-def _pictures(configuration: Configuration, network: Network) -> tuple[list[Exhibit], str]:
+def _pictures(configuration: Configuration, network: Network) -> tuple[list[Figure], str]:
     """The first validation images: as they are, degraded, and restored; or why not."""
     settings = configuration.data
     if settings.task not in TASKS or settings.validation == 0:
         return [], ""
     try:
-        samples = load_samples(settings, torch_dtype(configuration.network), configuration.training.seed)
+        samples = load_samples(settings, getattr(torch, configuration.network.dtype), configuration.training.seed)
         held_out = samples.shaped(network.in_shape, network.out_shape, reads_context(network))[1]
     except TorchliftError as error:
         return [], f"No images are shown: {error}"

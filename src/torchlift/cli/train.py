@@ -49,6 +49,7 @@ class Train(Command):
     """Train a network by lifting, or by back-propagation, as a TOML file and flags say."""
 
     name: ClassVar[str] = "train"
+    replaces: ClassVar[bool] = True  # `_check_folder` knows what a run would spoil
 
     config: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[CONFIG.toml]")] = None
     """A TOML file with sections [data], [network], [training] and [[phase]]; flags count for more than the file."""
@@ -130,7 +131,6 @@ class Train(Command):
 
     def _keep(self, configuration: Configuration) -> None:
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
             write_configuration(self.out / CONFIG, configuration, f"torchlift {__version__}, torch {torch.__version__}")
 
     def show(self, record: Record, console: Console) -> None:
@@ -201,8 +201,7 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     network = training.network
     configuration = setup.configuration
     record = {
-        "configuration": {name: to_plain(getattr(configuration, name)) for name in ("data", "network", "training")}
-        | {"phase": [to_plain(phase) for phase in configuration.phase]},
+        "configuration": to_plain(configuration),
         "environment": environment(),
         "network": {
             "kind": configuration.network.kind,

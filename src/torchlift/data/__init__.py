@@ -4,10 +4,12 @@ from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
 from torchlift.data.digits import Digits, load_digits
 from torchlift.data.drawn import DrawnBatches
+from torchlift.data.images import load_images
 from torchlift.data.iterable import IterableBatches
 from torchlift.data.loader import LoaderBatches
 from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
+from torchlift.data.patches import Patches, apply_in_tiles, tiles
 from torchlift.data.scale import scale_warning
 from torchlift.data.tasks import TASKS, Deblurring, Degraded, Denoising, Inpainting, Task
 from torchlift.data.tensors import TensorBatches
@@ -25,12 +27,16 @@ __all__ = [
     "Inpainting",
     "IterableBatches",
     "LoaderBatches",
+    "Patches",
     "Task",
     "TensorBatches",
+    "apply_in_tiles",
     "as_batches",
     "load_digits",
+    "load_images",
     "load_mnist",
     "psnr",
     "scale_warning",
     "ssim",
+    "tiles",
 ]

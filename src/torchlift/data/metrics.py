@@ -17,7 +17,7 @@ WINDOW = 11
 def psnr(images: Tensor, reference: Tensor, data_range: float = 1.0) -> Tensor:
     """Peak signal-to-noise ratio in dB, 10 log₁₀(range² / MSE), per image: (B,). Infinite for equal images.
 
-    Args:
+    Arguments:
         images, reference: (B, …), of one shape.
         data_range: the largest possible value minus the smallest.
     """
@@ -32,7 +32,7 @@ def ssim(images: Tensor, reference: Tensor, data_range: float = 1.0) -> Tensor:
 
     The mean over all pixels; images go on beyond their border by reflection.
 
-    Args:
+    Arguments:
         images, reference: (B, C, H, W), of one shape, at least 11 pixels wide and high.
         data_range: the largest possible value minus the smallest.
     """

@@ -51,7 +51,7 @@ class Task(ABC):
 class Denoising(Task):
     """H = I.
 
-    Args:
+    Arguments:
         noise: standard deviation; 0.15 in the paper.
     """
 
@@ -68,7 +68,7 @@ class Denoising(Task):
 class Deblurring(Task):
     """H blurs with a Gaussian kernel; images go on beyond their border by reflection.
 
-    Args:
+    Arguments:
         size, sigma: of the kernel; 5 and 1 in the paper.
         noise: standard deviation; 0.03 in the paper.
         boundary: see `operators.Blur`.
@@ -94,7 +94,7 @@ class Deblurring(Task):
 class Inpainting(Task):
     """H removes pixels at random, other ones in every image: the mask (1 where a pixel is known) is the context.
 
-    Args:
+    Arguments:
         share: of pixels removed; 0.3 in the paper.
         noise: standard deviation; none in the paper.
     """

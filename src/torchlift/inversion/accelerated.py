@@ -10,11 +10,12 @@ from torch import Tensor
 
 from torchlift.core.checks import check_size
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.nested import Nested, curvature_at, too_steep
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.solver import block_bound, prior_step, rounding
 from torchlift.inversion.state import InversionState, choose
+from torchlift.solvers.momentum import next_momentum
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class Accelerated(Nested):
 
     patience: int = 20
     visible: float = 1e-4
-    inner: int = 3
+    inner: int = 6
     power_steps: int = 3
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class Accelerated(Nested):
         if bool(rejected.any()):
             old = (state.x, state.products, memory.smooth, state.bound)
             x, products, smooth, bound = choose(rejected, old, (x, products, smooth, bound))
-        t = (1 + (1 + 4 * memory.t.square()).sqrt()) / 2
+        t = next_momentum(memory.t)
         t = torch.where(rejected, 1.0, t)
         beta = torch.where(rejected, 0.0, (memory.t - 1) / t)
         at = torch.addcmul(x, torch.as_tensor(along(beta, x)), x - state.x)

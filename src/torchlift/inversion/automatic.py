@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.checks import check_size
 from torchlift.core.solution import Record, Result
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import Implicit
+from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
@@ -70,7 +70,7 @@ class Automatic:
         if problem.blind:
             return run_steps(problem, self.finish, first, budget)
         best = _Best(problem, first)
-        known = not any(isinstance(part.function, Implicit) for part in problem.split.parts)
+        known = not any(isinstance(part.function, PlugAndPlay) for part in problem.split.parts)
         descent = self.descent if known else self.finish
         swept, most = torch.zeros_like(problem.weight, dtype=torch.int64), min(self.sweeps, budget.max_steps // 2)
         seeds = torch.ones_like(swept, dtype=torch.bool)

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.progress import Progress as Bar
+from torchlift.functions.base import Prior, Split, check_prior
 from torchlift.functions.losses import Loss, SquaredError
-from torchlift.functions.priors import Prior, Split
-from torchlift.functions.priors.base import check_prior
 from torchlift.inversion import door
 from torchlift.inversion.automatic import Automatic, several_starts
 from torchlift.inversion.exact import Exact

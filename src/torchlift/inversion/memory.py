@@ -12,6 +12,7 @@ from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.problem import InversionProblem
+from torchlift.networks import Network
 
 #: An algorithm holds, at the worst moment of a step, at most about this many numbers for every entry of x, z, v and p:
 #: the old and the new state, the last changes, and what a merged state and a layer's products need.
@@ -38,7 +39,7 @@ def memory_per_image(network: object, problem: InversionProblem) -> int:
     """An estimate in bytes: `COPIES` of every variable, see there."""
     shapes = [tuple(problem.guess.shape[1:])]
     shapes += [term.operator.out_shape for term in problem.split.terms if term.operator is not None]
-    networks = getattr(network, "networks", (network,))
+    networks: tuple[Network, ...] = getattr(network, "networks", ())
     for layers in [Layers.of(each) for each in networks] if problem.layers is None else [problem.layers]:
         form = layers.form
         shapes += [*form.W.row_shapes, *form.W.row_shapes, *form.K.row_shapes]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.tensors import Point, add_scaled
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import InversionSolver, block_bound, input_step, length
+from torchlift.inversion.solver import SMOOTHING, InversionSolver, block_bound, envelope_duals, input_step, length
 from torchlift.inversion.state import InversionState, Status, choose
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
@@ -96,7 +96,7 @@ class NestedAdam(Descent):
 
     patience: int = 500
     step_size: float = 0.05
-    smoothing: float = 1e-3
+    smoothing: float = SMOOTHING
     scaling: AdamScaling = field(default_factory=AdamScaling)
 
     def __post_init__(self) -> None:
@@ -119,15 +119,13 @@ class NestedAdam(Descent):
         return x, state.duals, problem.split.products(x), block_bound(gradient, x, problem.guess), own
 
     def _envelope(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        """ρ Σ A_iᵀ(w − prox_{εg_i}(w))/ε at w = A_i x, with h where it is no constraint."""
-        split = problem.split
-        pairs = list(zip(split.terms, state.products, strict=True))
+        """The gradient of ρ times the Moreau envelopes, with that of h where it is no constraint."""
+        split, x = problem.split, state.x
+        total = split.back(envelope_duals(problem, state.products, self.smoothing), x)
         if split.proximal is not None and not problem.constrained:
-            pairs.append((split.proximal, state.x))
-        total = torch.zeros_like(state.x)
-        for part, w in pairs:
-            total = total + part.back((w - part.prox(w, self.smoothing)) / self.smoothing)
-        return problem.weights * total
+            gap = x - split.proximal.prox(x, self.smoothing)
+            total = total + problem.weights / self.smoothing * gap
+        return total
 
 
 @dataclass(frozen=True, eq=False)

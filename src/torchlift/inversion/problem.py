@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchlift.functions.base import Split, along
 from torchlift.functions.losses import Loss, SquaredError
-from torchlift.functions.priors import Split
-from torchlift.functions.priors.functions import Implicit, along
+from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.layers import Layers, Tensors
 from torchlift.liftings import Bregman
 from torchlift.operators import Context
@@ -102,7 +102,7 @@ class InversionProblem:
     def blind(self) -> bool:
         """Whether R has no values, only a proximal map, so that objectives cannot be compared."""
         functions = [part.function for part in self.split.parts]
-        return any(isinstance(function, Implicit) and function.function is None for function in functions)
+        return any(isinstance(function, PlugAndPlay) and function.function is None for function in functions)
 
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
@@ -172,7 +172,7 @@ class InversionProblem:
         """Σ_i ρg_i(A_i x) + (ρg_i)*(p_i) − ⟨A_i x, p_i⟩ ≥ 0: how far the p_i are from ρ∂g_i(A_i x), (B,)."""
         total = torch.zeros_like(self.weight)
         for term, ax, p in zip(self.split.terms, products, duals, strict=True):
-            if not isinstance(term.function, Implicit):
+            if term.function.has_conjugate:
                 inner = torch.linalg.vecdot(ax.flatten(1), p.flatten(1))
                 total = total + self.weight * term.value(ax) + term.conjugate(p, self.weight) - inner
         return total.clamp_min(0)

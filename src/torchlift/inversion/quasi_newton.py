@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem, square_sum
@@ -55,7 +55,7 @@ class QuasiNewton(Nested):
     shorter. A step costs one forward and one backward pass.
 
     Arguments:
-        patience, visible: by default an image is done when 20 steps take less than 0.05 % off its objective.
+        patience, visible: by default an image is done when 20 steps take less than 0.02 % off its objective.
         memory: pairs that are kept.
         smoothing: ε > 0.
 
@@ -66,9 +66,9 @@ class QuasiNewton(Nested):
     monotonic: ClassVar[bool] = True
 
     patience: int = 20
-    visible: float = 5e-4
+    visible: float = 2e-4
     memory: int = 10
-    smoothing: float = 1e-3
+    smoothing: float = 2e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,8 +169,11 @@ def _renewed(memory: Curvature, change: Tensor, bend: Tensor, accepted: Tensor) 
     product = torch.linalg.vecdot(s, y)
     good = accepted & (product > 1e-8 * torch.linalg.vecdot(y, y))
     inverse = 1 / product.clamp_min(1e-30)
-    pairs = [torch.cat([memory.s[:, 1:], s[:, None]], 1), torch.cat([memory.y[:, 1:], y[:, None]], 1)]
-    renewed = (*pairs, torch.cat([memory.inverse[:, 1:], inverse[:, None]], 1))
-    if bool(good.all()):
-        return renewed
-    return choose(good, renewed, (memory.s, memory.y, memory.inverse))
+    old = (memory.s, memory.y, memory.inverse)
+    renewed = (_pushed(memory.s, s), _pushed(memory.y, y), _pushed(memory.inverse, inverse))
+    return renewed if bool(good.all()) else choose(good, renewed, old)
+
+
+def _pushed(queue: Tensor, newest: Tensor) -> Tensor:
+    """A queue (B, memory, …) without its oldest entry and with a newest one."""
+    return torch.cat([queue[:, 1:], newest[:, None]], 1)

@@ -12,18 +12,22 @@ from torch import Tensor
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.state import InversionState, Status, Watch, choose
 from torchlift.solvers import Measure, Solver
 from torchlift.solvers.base import NAN
+from torchlift.solvers.momentum import next_momentum
 
 #: An objective this many times its start (plus one) counts as diverged.
 DIVERGENCE = 1e4
 
 #: Objectives below this share of the size of the data count as 0: no tolerance asks for more.
 NEGLIGIBLE = 1e-3
+
+#: ε of the Moreau envelopes whose gradients the duals start with, and which stand in for priors without gradients.
+SMOOTHING = 1e-3
 
 #: A decrease of the bound on what is left by this share is progress, too.
 BOUND_PROGRESS = 0.03
@@ -95,7 +99,7 @@ class InversionSolver(Solver[InversionProblem, InversionState]):
         x = problem.split.prox(x, 0.0) if problem.constrained else x
         z, u, v = problem.chain.states(x, problem.context) if self.lifted else ((), (), ())
         products = problem.split.products(x)
-        duals = tuple(torch.zeros_like(product) for product in products)
+        duals = envelope_duals(problem, products, SMOOTHING)
         bound = torch.full_like(problem.weight, torch.inf)
         size = problem.data_size + sum(square_sum(tensor) for tensor in (x, *z))
         watch = Watch.begin(problem.weight, x, size)
@@ -166,6 +170,13 @@ def rounding(watch: Watch, value: Tensor) -> Tensor:
     return torch.finfo(value.dtype).eps * (32 * value.abs() + watch.size)
 
 
+def envelope_duals(problem: InversionProblem, products: Tensors, smoothing: float) -> Tensors:
+    """ρ(w − prox_{εg_i}(w))/ε at w = A_i x: gradients of Moreau envelopes, and subgradients of ρg_i close by."""
+    pairs = zip(problem.split.terms, products, strict=True)
+    gaps = (w - term.prox(w, smoothing) for term, w in pairs)
+    return tuple(along(problem.weight / smoothing, gap) * gap for gap in gaps)
+
+
 def block_bound(residual: Tensor, block: Tensor, origin: Tensor | None = None) -> Tensor:
     """‖residual‖ times the length of a block, or its distance from where it began if that is larger: (B,)."""
     size = length(block)
@@ -205,7 +216,7 @@ def prior_step(
         x = split.prox(b - steps * split.back(q, b), tau * weight)
         triples = zip(split.terms, q, split.products(x), strict=True)
         new = tuple(term.dual_prox(a + along(sigma, a) * ax, sigma, weight) for term, a, ax in triples)
-        t, before = (1 + (1 + 4 * t * t) ** 0.5) / 2, t
+        t, before = next_momentum(t), t
         if k < inner - 1:
             q = tuple(torch.lerp(old, a, 1 + (before - 1) / t) for a, old in zip(new, p, strict=True))
         p = new

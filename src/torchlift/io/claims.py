@@ -46,6 +46,10 @@ def _claimed(description: Any) -> int:
         widths = sum(map(_size, hidden)) if isinstance(hidden, list) else _size(hidden)
         return _product(size("in_features"), widths) + _product(widths, size("out_features"))
     shape = size("shape")
+    if size("network") in ("DDFB", "ScCP", "FirmDenoiser"):
+        copies = 1 if size("tied") else size("iterations")
+        channels = shape[0] if isinstance(shape, list) and shape else 0
+        return _product(copies, size("features"), channels, size("size"), size("size"))
     if isinstance(shape, list) and "dtype" in description:
         return _product(*shape)
     inner = sum(map(_claimed, description.values()))

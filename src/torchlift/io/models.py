@@ -22,14 +22,19 @@ from torchlift.io.values import (
     describe_operator,
     dtype_name,
 )
-from torchlift.networks import LISTA, Chain, Network, PrimalDual, Shallow
+from torchlift.networks import DDFB, LISTA, Chain, FirmDenoiser, Network, PrimalDual, ScCP, Shallow
 from torchlift.operators import LinearOperator, Mask
+
+DENOISERS: dict[str, Any] = {kind.__name__: kind for kind in (DDFB, ScCP, FirmDenoiser)}
 
 ARGUMENTS = {
     "Chain": {"in_shape", "modules"},
     "Shallow": {"in_features", "hidden", "out_features", "activation", "bias", "output_bias"},
     "LISTA": {"H", "dictionary", "iterations", "form", "tied"},
     "PrimalDual": {"H", "L", "iterations", "constraint", "tied"},
+    "DDFB": {"shape", "iterations", "features", "size", "tied", "constraint", "adjoint"},
+    "ScCP": {"shape", "iterations", "features", "size", "tied", "constraint", "adjoint"},
+    "FirmDenoiser": {"shape", "iterations", "features", "size", "tied"},
 }
 """What the description of each architecture consists of."""
 
@@ -122,7 +127,19 @@ def _describe(network: Network) -> dict[str, Any]:
             "constraint": describe_activation(network.constraint),
             "tied": network.analysis.stack.count == 1,
         }
+    if type(network) in DENOISERS.values():
+        return {"network": type(network).__name__, **_denoiser(network)}
     return {"network": type(network).__name__}
+
+
+def _denoiser(network: Any) -> dict[str, Any]:
+    """Arguments of a denoiser with learned filters."""
+    features, _, size, _ = network.filters.stack.weight.shape[1:]
+    given = {"shape": list(network.in_shape), "iterations": network.iterations, "features": features, "size": size}
+    given["tied"] = network.count == 1
+    if type(network) is not FirmDenoiser:
+        given |= {"constraint": describe_activation(network.constraint), "adjoint": network.adjoint}
+    return given
 
 
 def _build(description: Mapping[str, Any], stored: int) -> Network:
@@ -147,6 +164,10 @@ def _build(description: Mapping[str, Any], stored: int) -> Network:
         H, L = build_operator(given.pop("H")), build_operator(given.pop("L"))
         constraint = build_activation(given.pop("constraint"))
         return PrimalDual(H, L, step=1.0, dual_step=1.0, constraint=constraint, **given)
+    if kind in DENOISERS:
+        if "constraint" in given:
+            given["constraint"] = build_activation(given["constraint"])
+        return DENOISERS[kind](tuple(given.pop("shape")), given.pop("iterations"), **given)
     hint = "Build the network as before and load into it: load_model(folder, into=network)."
     raise DataError(message("model", "an architecture of torchlift", repr(kind), hint))
 

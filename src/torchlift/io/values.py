@@ -17,14 +17,20 @@ from torchlift.operators import (
     Compose,
     Conv2d,
     ConvTranspose2d,
+    CosineTransform,
     Dense,
+    DownSample,
     FiniteDifference,
+    Fourier,
     Identity,
     LinearOperator,
     Mask,
+    Radon,
     Reshape,
     Scaled,
+    Separable,
     Sum,
+    WaveletTransform,
     Zero,
 )
 from torchlift.prox import ACTIVATIONS, ProximalActivation
@@ -34,6 +40,7 @@ OPERATORS: dict[str, type[LinearOperator]] = {
     for kind in (
         *(Adjoint, AveragePool2d, Blur, Compose, Conv2d, ConvTranspose2d, Dense, FiniteDifference),
         *(Identity, Mask, Reshape, Scaled, Sum, Zero),
+        *(CosineTransform, DownSample, Fourier, Radon, Separable, WaveletTransform),
     )
 }
 """The operators that a saved network may be made of, by the names of their classes."""

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from torchlift.liftings.base import Lifting
+from torchlift.liftings.base import Lifting, weighted
 from torchlift.liftings.bregman import Bregman
 from torchlift.liftings.classical import Classical
 from torchlift.liftings.contrastive import Contrastive
@@ -39,4 +39,5 @@ __all__ = [
     "Conventional",
     "Fenchel",
     "Lifting",
+    "weighted",
 ]

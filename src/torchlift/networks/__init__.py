@@ -2,8 +2,9 @@
 
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
+from torchlift.networks.denoisers import DDFB, FirmDenoiser, ScCP
 from torchlift.networks.feedforward import MLP, Perceptron, ResNet
-from torchlift.networks.form import ForwardStates, UnifiedForm
+from torchlift.networks.form import ForwardStates, FusedRow, UnifiedForm, assemble
 from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.lifting import lift
 from torchlift.networks.lista import LISTA
@@ -13,16 +14,19 @@ from torchlift.networks.shallow import Shallow
 
 #: Architectures by name; the contract suite runs on each.
 NETWORKS: dict[str, type[Network]] = {
-    cls.__name__: cls for cls in (Perceptron, Shallow, MLP, ResNet, LISTA, PrimalDual, Chain)
+    cls.__name__: cls for cls in (Perceptron, Shallow, MLP, ResNet, LISTA, PrimalDual, DDFB, ScCP, FirmDenoiser, Chain)
 }
 
 __all__ = [
+    "DDFB",
     "LISTA",
     "MLP",
     "NETWORKS",
     "TABLEAUS",
     "Chain",
+    "FirmDenoiser",
     "ForwardStates",
+    "FusedRow",
     "GraphNetwork",
     "Network",
     "Perceptron",
@@ -30,8 +34,10 @@ __all__ = [
     "ResNet",
     "Residual",
     "RungeKutta",
+    "ScCP",
     "Shallow",
     "Tableau",
     "UnifiedForm",
+    "assemble",
     "lift",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +30,9 @@ class Storage(Protocol):
     def load_model(self, folder: str | Path, *, into: Network | None = None) -> Network: ...
 
 
-def use_storage(find: Callable[[], Storage]) -> None:
-    """Say where networks are kept: by a part above this one, which `import torchlift` hands down."""
-    global _storage
-    _storage = find
-
-
-_storage: Callable[[], Storage]
+def _storage() -> Storage:
+    """`torchlift.io`, loaded by name because it is built on networks."""
+    return cast("Storage", import_module("torchlift.io"))
 
 
 class Network(nn.Module, ABC):
@@ -44,7 +41,7 @@ class Network(nn.Module, ABC):
     A subclass owns parameters and says, in `operators`, how K, d, M, V, W, b
     and the activations are made of them. Everything else follows.
 
-    Args:
+    Arguments:
         in_shape: shape of one input y, without the batch axis.
         out_shape: shape of one output N(y).
     """

@@ -24,7 +24,7 @@ class Perceptron(Chain):
 
     The historical Heaviside step is no proximal map and is refused.
 
-    Args:
+    Arguments:
         in_features, out_features: sizes of y and N(y).
         activation: σ.
         generator: source of randomness for the weights; torch's default otherwise.
@@ -49,7 +49,7 @@ class Perceptron(Chain):
 class MLP(Chain):
     """u_j = σ_j(W_j u_{j-1} + b_j) for j = 1, …, J with u_0 = y, and N(y) = K u_J + d.
 
-    Args:
+    Arguments:
         widths: sizes of y, u_1, …, u_J and N(y).
         activation: one for all hidden layers, or one per hidden layer.
         bias: whether there are b_j and d.
@@ -86,7 +86,7 @@ class ResNet(Chain):
     Each layer is a forward Euler step of u' = V σ(W u + b); other explicit
     Runge–Kutta methods add stages, which changes M, V and W only.
 
-    Args:
+    Arguments:
         features: size of y and of every u_j.
         inner: inner widths N_j: one per layer.
         out_features: size of N(y).
@@ -160,7 +160,7 @@ def one_each(name: str, activation: Any, count: int) -> list[ProximalActivation]
     if isinstance(activation, Sequence) and not isinstance(activation, str):
         if len(activation) != count:
             invalid_value(f"{name} activation", f"one activation, or {count}: one per hidden layer", len(activation))
-        return [as_activation(each) for each in activation]
+        return [as_activation(item) for item in activation]
     return [as_activation(activation)] * count
 
 

@@ -52,7 +52,7 @@ class LISTA(Unrolled):
     are positive by parametrisation; γ starts below 1/‖H L‖², and where it
     goes from there is reported by `convergence`, not enforced.
 
-    Args:
+    Arguments:
         H: forward model, image → measurement; may depend on the sample through the context. An operator, or a
             `LinearPhysics` of deepinv.
         dictionary: L, code → image: an operator or a matrix.

@@ -38,7 +38,7 @@ class PrimalDual(Unrolled):
     The iteration converges if γ‖L‖² < 1/τ − ‖H‖²/2; the steps start inside
     that condition, and `convergence` reports where training takes them.
 
-    Args:
+    Arguments:
         H: forward model, image → measurement; may depend on the sample through the context. An operator, or a
             `LinearPhysics` of deepinv.
         L: analysis operator, image → coefficients: an operator or a matrix.

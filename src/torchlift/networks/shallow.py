@@ -25,7 +25,7 @@ class Shallow(Network):
     W has blocks in its first column only, and K = (0 C_1 ⋯ C_J). With
     `hidden=[1] * J` every neuron is a block of its own.
 
-    Args:
+    Arguments:
         in_features, out_features: sizes of y and N(y).
         hidden: sizes of the blocks; one number means one block.
         activation: one for all blocks, or one per block.

@@ -18,11 +18,18 @@ from torchlift.operators.physics import is_physics, physics_operator
 
 
 class Positive(nn.Module):
-    """`count` positive numbers, learned through their logarithms so that they stay positive."""
+    """`count` positive numbers, learned through their logarithms so that they stay positive.
 
-    def __init__(self, value: float, count: int, like: Tensor) -> None:
+    Arguments:
+        value: where they start.
+        count: one for each layer, or 1 for all.
+        like: whose dtype and device they have.
+        shape: of what each layer has; () for one number.
+    """
+
+    def __init__(self, value: float, count: int, like: Tensor, shape: Shape = ()) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.full((count,), math.log(value), dtype=like.dtype, device=like.device))
+        self.log = nn.Parameter(torch.full((count, *shape), math.log(value), dtype=like.dtype, device=like.device))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [{"params": [self.log], "kind": "logarithm", "stacked": True}]
@@ -62,7 +69,7 @@ class Unrolled(Network):
     def with_operator(self, H: LinearOperator) -> Unrolled:
         """The same network, sharing its parameters, for another forward model on the same images.
 
-        Args:
+        Arguments:
             H: image → measurement.
         """
         where = f"{type(self).__name__}.with_operator"
@@ -86,16 +93,16 @@ def as_operator(
         operator = _on_samples(Dense(matrix), in_shape, out_shape)
     else:
         invalid_type(where, "a LinearOperator or a matrix", value)
-    for name, wanted, got in (("input", in_shape, operator.in_shape), ("output", out_shape, operator.out_shape)):
-        if wanted is not None and wanted != got:
-            invalid_value(where, f"{name} shape {wanted}", got)
+    for name, expected, got in (("input", in_shape, operator.in_shape), ("output", out_shape, operator.out_shape)):
+        if expected is not None and expected != got:
+            invalid_value(where, f"{name} shape {expected}", got)
     return operator
 
 
 def forward_model(where: str, value: object, shape: Shape | None, context: Context) -> LinearOperator:
     """H as an operator, from one, from a matrix, or from a physics of deepinv.
 
-    Args:
+    Arguments:
         where: whose argument it is.
         value: H.
         shape: that of images, which a physics need not know; None for its own `img_size`.

@@ -8,12 +8,19 @@ from torchlift.operators.dense import Dense
 from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.examples import OPERATORS
+from torchlift.operators.filters import convolutional_dictionary, cosine_filters
+from torchlift.operators.fourier import Fourier
 from torchlift.operators.functional import Functional
 from torchlift.operators.mask import Mask
 from torchlift.operators.norms import adjoint_error
+from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
 from torchlift.operators.parameters import DenseRun, OperatorStack
 from torchlift.operators.pooling import AveragePool2d
+from torchlift.operators.radon import Radon
+from torchlift.operators.sampling import DownSample
+from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
+from torchlift.operators.spectrum import filter_norm
 from torchlift.operators.transforms import dct_matrix
 
 __all__ = [
@@ -27,20 +34,29 @@ __all__ = [
     "Context",
     "Conv2d",
     "ConvTranspose2d",
+    "CosineTransform",
     "Dense",
     "DenseRun",
     "Diagonal",
+    "DownSample",
     "FiniteDifference",
+    "Fourier",
     "Functional",
     "Identity",
     "LinearOperator",
     "Mask",
     "OperatorStack",
+    "Radon",
     "Reshape",
     "Scaled",
+    "Separable",
     "Sum",
+    "WaveletTransform",
     "Zero",
     "adjoint_error",
+    "convolutional_dictionary",
+    "cosine_filters",
     "dct_matrix",
+    "filter_norm",
     "gaussian_kernel",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
@@ -19,6 +21,13 @@ from torchlift.operators.geometry import (
     window_count,
     window_extent,
 )
+from torchlift.operators.norms import EXACT_UP_TO
+from torchlift.operators.spectrum import FINE, filter_norm, worst_waves
+
+#: Channels up to which singular values at every frequency are cheap.
+FEW_CHANNELS = 8
+#: A norm bound exceeds the norm by at most this factor.
+SHARP = 1.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +55,8 @@ class Conv2d(LinearOperator):
         weight = _check_weight("Conv2d weight", self.weight, "(out, in / groups, kh, kw)")
         groups = check_groups("Conv2d groups", self.groups, input=shape[0], output=weight.shape[0])
         if weight.shape[1] * groups != shape[0]:
-            wanted = f"{shape[0]} / {groups} input channels on axis 1 for input_shape {shape}"
-            invalid_value("Conv2d weight", wanted, tuple(weight.shape))
+            expected = f"{shape[0]} / {groups} input channels on axis 1 for input_shape {shape}"
+            invalid_value("Conv2d weight", expected, tuple(weight.shape))
         stride = check_pair("Conv2d stride", self.stride)
         dilation = check_pair("Conv2d dilation", self.dilation)
         extent = window_extent(weight.shape[2:], dilation)
@@ -93,6 +102,23 @@ class Conv2d(LinearOperator):
         x = conv_transpose2d(y, self.weight, None, self.stride, self._lead, spare, self.groups, self.dilation)
         return x if min(unread) >= 0 else x[..., :height, :width]
 
+    def norm_bound(self, context: Context = None) -> float:
+        plain = (self.stride, self.dilation, self.groups) == ((1, 1), (1, 1), 1)
+        few = min(self.weight.shape[:2]) <= FEW_CHANNELS and math.prod(self.input_shape) > EXACT_UP_TO
+        if not (plain and few and max(self.weight.shape[2:]) <= FINE // 8):
+            return super().norm_bound(context)
+        return self._spectral_norm() or super().norm_bound(context)
+
+    @torch.no_grad()
+    def _spectral_norm(self) -> float | None:
+        """The bound for images of every size, if the worst wave shows that it is sharp for this one."""
+        weight = self.weight.detach().double()
+        bound = float(filter_norm(weight, FINE))
+        x = worst_waves(weight, self.input_shape[1:])
+        y = replace(self, weight=weight).forward(x)
+        reached = float((y.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1).clamp(min=1e-300)).max())
+        return bound if 0 < bound <= SHARP * reached else None
+
 
 @dataclass(frozen=True, eq=False)
 class ConvTranspose2d(LinearOperator):
@@ -116,16 +142,16 @@ class ConvTranspose2d(LinearOperator):
         weight = _check_weight("ConvTranspose2d weight", self.weight, "(in, out / groups, kh, kw)")
         check_groups("ConvTranspose2d groups", self.groups, input=shape[0])
         if weight.shape[0] != shape[0]:
-            wanted = f"{shape[0]} input channels on axis 0 for input_shape {shape}"
-            invalid_value("ConvTranspose2d weight", wanted, tuple(weight.shape))
+            expected = f"{shape[0]} input channels on axis 0 for input_shape {shape}"
+            invalid_value("ConvTranspose2d weight", expected, tuple(weight.shape))
         stride = check_pair("ConvTranspose2d stride", self.stride)
         dilation = check_pair("ConvTranspose2d dilation", self.dilation)
         padding = check_pair("ConvTranspose2d padding", self.padding, minimum=0)
         spare = check_pair("ConvTranspose2d output_padding", self.output_padding, minimum=0)
         _store(self, input_shape=shape, stride=stride, dilation=dilation, padding=padding, output_padding=spare)
         if any(extra >= max(steps) for extra, *steps in zip(spare, stride, dilation, strict=True)):
-            wanted = f"less than the stride {stride} or the dilation {dilation}"
-            invalid_value("ConvTranspose2d output_padding", wanted, spare)
+            expected = f"less than the stride {stride} or the dilation {dilation}"
+            invalid_value("ConvTranspose2d output_padding", expected, spare)
         reach = _transposed_size(self, shape[1:], padding)
         size = reach[0] + spare[0], reach[1] + spare[1]
         if min(size) < 1:
@@ -151,10 +177,10 @@ class ConvTranspose2d(LinearOperator):
         return x if x.shape[-2:] == (height, width) else x[..., :height, :width]
 
 
-def _check_weight(where: str, weight: object, wanted: str) -> Tensor:
+def _check_weight(where: str, weight: object, expected: str) -> Tensor:
     tensor = check_tensor(where, weight)
     if tensor.ndim != 4 or 0 in tensor.shape:
-        invalid_value(where, f"a non-empty tensor of shape {wanted}", tuple(tensor.shape))
+        invalid_value(where, f"a non-empty tensor of shape {expected}", tuple(tensor.shape))
     return tensor
 
 

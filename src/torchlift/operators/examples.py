@@ -17,9 +17,14 @@ from torchlift.operators.convolution import Conv2d, ConvTranspose2d
 from torchlift.operators.dense import Dense
 from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
+from torchlift.operators.fourier import Fourier
 from torchlift.operators.functional import Functional
 from torchlift.operators.mask import Mask
+from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
 from torchlift.operators.pooling import AveragePool2d
+from torchlift.operators.radon import Radon
+from torchlift.operators.sampling import DownSample
+from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
 
 
@@ -101,7 +106,21 @@ OPERATORS: dict[str, Callable[[Generator], Example]] = {
     "blur reflect": lambda g: Example(Blur(_randn(g, 3, 3), (2, 4, 5), "reflect")),
     "blur symmetric": lambda g: Example(Blur(gaussian_kernel(5, 1.0, torch.float64), (1, 7, 6), "symmetric")),
     "blur circular": lambda g: Example(Blur(_randn(g, 3, 7), (1, 4, 5), "circular")),
+    "cosine transform": lambda g: Example(CosineTransform((3, 5, 6))),
+    "cosine transform of blocks": lambda g: Example(CosineTransform((2, 7, 5), block=3)),
+    "wavelet transform": lambda g: Example(WaveletTransform((3, 8, 4), "db2", 2)),
+    "wavelet transform, odd size": lambda g: Example(WaveletTransform((1, 7, 5), "db3", 2)),
+    "wavelet transform of blocks": lambda g: Example(WaveletTransform((1, 9, 6), "haar", 2, block=4)),
+    "separable": lambda g: Example(Separable(_randn(g, 3, 4), _randn(g, 6, 5), (2, 4, 5))),
+    "Fourier": lambda g: Example(Fourier((2, 5, 4))),
+    "Fourier of real images": lambda g: Example(Fourier((1, 4, 5))),
+    "magnetic resonance": lambda g: Example(Mask(shape=(2, 4, 4)) @ Fourier((1, 4, 4)), _masks(g, 2, 4, 4)),
+    "Radon": lambda g: Example(Radon((1, 5, 6), (0.0, 30.0, 45.0, 90.0, 120.0))),
+    "Radon with few detectors": lambda g: Example(Radon((2, 6, 4), (-10.0, 200.0), detectors=4)),
+    "down-sampling": lambda g: Example(DownSample((2, 5, 7), (2, 3))),
+    "super-resolution": lambda g: Example(DownSample((3, 6, 6)) @ Blur(_randn(g, 3, 3), (3, 6, 6), "symmetric")),
     "mask": lambda g: Example(Mask(_randn(g, 2, 3))),
+    "colour mask per sample": lambda g: Example(Mask(shape=(3, 4, 4)), _masks(g, 3, 4, 4)),
     "mask per sample": lambda g: Example(Mask(shape=(1, 4, 3)), _masks(g, 1, 4, 3)),
     "mask per sample by name": lambda g: Example(Mask(shape=(5,), key="known"), {"known": _masks(g, 5)}),
     "diagonal per channel": lambda g: Example(Diagonal(_randn(g, 3, 1), (3, 4))),

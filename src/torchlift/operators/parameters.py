@@ -56,7 +56,7 @@ class OperatorStack(nn.Module):
 class DenseRun:
     """Consecutive layers v_j = W_j u_{j-1} + b_j, j = start + 1, …, start + count, whose weights are one parameter.
 
-    Args:
+    Arguments:
         start: index of the first row of W (layer `start` + 1).
         weight: all W_j, shape (count, out, in); square if count > 1.
         bias: all b_j, shape (count, out), or None.

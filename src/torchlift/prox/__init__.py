@@ -18,7 +18,15 @@ slope at its closed ends, where the rounding of u itself weighs more than this.
 from __future__ import annotations
 
 from torchlift.prox.ball import L2Ball
-from torchlift.prox.base import ActivationModule, GroupwiseActivation, ProximalActivation
+from torchlift.prox.base import (
+    ActivationModule,
+    GroupwiseActivation,
+    ProximalActivation,
+    check_group_step,
+    check_step,
+    indicator,
+    infinite_outside,
+)
 from torchlift.prox.box import Box, Hardtanh, ReLU6
 from torchlift.prox.convert import as_activation
 from torchlift.prox.elu import CELU, ELU
@@ -83,4 +91,8 @@ __all__ = [
     "Squareplus",
     "Tanh",
     "as_activation",
+    "check_group_step",
+    "check_step",
+    "indicator",
+    "infinite_outside",
 ]

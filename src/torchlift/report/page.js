@@ -22,7 +22,7 @@ function setUpFilter() {
       const wanted = button.dataset.filter;
       for (const each of buttons) each.setAttribute("aria-pressed", each === button);
       for (const claim of claims) claim.hidden = wanted !== "all" && claim.dataset.outcome !== wanted;
-      for (const group of document.querySelectorAll(".verdict, .group")) {
+      for (const group of document.querySelectorAll(".claim, .group")) {
         group.hidden = !group.querySelector("[data-outcome]:not([hidden])");
       }
       document.getElementById("shown").textContent = `Claims shown: ${button.textContent}`;
@@ -46,6 +46,6 @@ document.documentElement.classList.add("scripted");
 setUpTheme();
 setUpFilter();
 setUpPrint();
-for (const [selector, Kind] of [[".exhibit .curves", Curves], [".exhibit .heat", HeatMap], [".compare", Comparison]]) {
+for (const [selector, Kind] of [[".figure .curves", Curves], [".figure .heat", HeatMap], [".compare", Comparison]]) {
   for (const element of document.querySelectorAll(selector)) new Kind(element);
 }

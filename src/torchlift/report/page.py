@@ -10,10 +10,10 @@ from string import Template
 from typing import Any
 
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.report.exhibits import show
+from torchlift.report.figures import show
 from torchlift.report.markup import Html, join, tag
-from torchlift.report.records import Record, Verdict
-from torchlift.report.records.exhibits import OUTCOMES
+from torchlift.report.records import Claim, Record
+from torchlift.report.records.figures import OUTCOMES
 from torchlift.report.together import Labelled, Section, common_range, sections
 
 SCRIPTS = ("axes.js", "chart.js", "curves.js", "heat.js", "compare.js", "page.js")
@@ -66,9 +66,9 @@ def _policy(style: str, script: str) -> str:
 
 
 def _contents(parts: Sequence[Section]) -> Html:
-    """Links to the sections, or to the exhibits of the only one."""
+    """Links to the sections, or to the figures of the only one."""
     if len(parts) == 1:
-        titles = [runs[0][1].title for runs in parts[0].exhibits()]
+        titles = [runs[0][1].title for runs in parts[0].figures()]
         items = [tag("li", tag("a", title, href=f"#part-1-{index}")) for index, title in enumerate(titles, 1)]
     else:
         items = [tag("li", tag("a", "Summary", href="#summary"))]
@@ -81,7 +81,7 @@ def _contents(parts: Sequence[Section]) -> Html:
 
 def _marks(part: Section) -> Html:
     """How many claims held, and how many did not, as small numbers."""
-    found = [verdict.outcome for verdict in _verdicts(part)]
+    found = [claim.outcome for claim in _claims(part)]
     counted = [(outcome, found.count(outcome)) for outcome in OUTCOMES if outcome in found]
     marks = [
         tag("span", f"{SIGNS[outcome]}\u202f{count}", title=f"{count} {outcome}", class_=f"mark {_class(outcome)}")
@@ -92,31 +92,31 @@ def _marks(part: Section) -> Html:
 
 def _alone(part: Section) -> Html:
     """One piece of work is the whole page."""
-    head = (tag("h1", part.title), *_about(part), *_filters([part]), *_claims(part))
+    head = (tag("h1", part.title), *_about(part), *_filters([part]), *_claims_section(part))
     return tag("section", *head, *_evidence(1, part, 2), id="part-1")
 
 
 def _several(parts: Sequence[Section]) -> list[Html]:
     """A summary of all claims in short, then one section per piece of work."""
-    groups = [_in_short(number, part) for number, part in enumerate(parts, 1) if _verdicts(part)]
+    groups = [_in_short(number, part) for number, part in enumerate(parts, 1) if _claims(part)]
     summary = tag("section", tag("h1", TITLE), *_filters(parts), *groups, id="summary")
     return [summary, *(_section(number, part) for number, part in enumerate(parts, 1))]
 
 
 def _in_short(number: int, part: Section) -> Html:
     """The claims of a section, without what was measured."""
-    claims = [
+    statements = [
         tag(
-            "li", _badge(verdict), tag("span", verdict.claim, f" ({label})" if part.several else None),
-            data_outcome=verdict.outcome,
+            "li", _badge(claim), tag("span", claim.statement, f" ({label})" if part.several else None),
+            data_outcome=claim.outcome,
         )
         for label, record in part.runs.items()
-        for verdict in record.verdicts
+        for claim in record.claims
     ]  # fmt: skip
     return tag(
         "div",
         tag("p", tag("a", part.title, href=f"#part-{number}"), class_="where"),
-        tag("ul", *claims, class_="claims"),
+        tag("ul", *statements, class_="outcomes"),
         class_="group",
     )
 
@@ -124,17 +124,17 @@ def _in_short(number: int, part: Section) -> Html:
 def _section(number: int, part: Section) -> Html:
     name = f"part-{number}"
     head = tag("h2", part.title, id=f"{name}-title")
-    content = (head, *_about(part), *_claims(part), *_evidence(number, part, 3))
+    content = (head, *_about(part), *_claims_section(part), *_evidence(number, part, 3))
     return tag("section", *content, id=name, aria_labelledby=f"{name}-title", class_="part")
 
 
-def _verdicts(part: Section) -> list[Verdict]:
-    return [verdict for record in part.runs.values() for verdict in record.verdicts]
+def _claims(part: Section) -> list[Claim]:
+    return [claim for record in part.runs.values() for claim in record.claims]
 
 
 def _filters(parts: Sequence[Section]) -> Iterator[Html]:
     """How many claims held, in words and as buttons that show those only."""
-    outcomes = [verdict.outcome for part in parts for verdict in _verdicts(part)]
+    outcomes = [claim.outcome for part in parts for claim in _claims(part)]
     runs = _count(sum(len(part.runs) for part in parts), "run")
     if not outcomes:
         if len(parts) > 1:
@@ -155,9 +155,9 @@ def _filter(outcome: str, words: str, count: int, chosen: bool) -> Html:
     return tag("button", *content, type="button", data_filter=outcome, aria_pressed=pressed, class_=kind)
 
 
-def _badge(verdict: Verdict) -> Html:
-    sign = tag("span", SIGNS[verdict.outcome], aria_hidden="true")
-    return tag("span", sign, " ", verdict.outcome, class_=f"badge {_class(verdict.outcome)}")
+def _badge(claim: Claim) -> Html:
+    sign = tag("span", SIGNS[claim.outcome], aria_hidden="true")
+    return tag("span", sign, " ", claim.outcome, class_=f"badge {_class(claim.outcome)}")
 
 
 def _class(outcome: str) -> str:
@@ -173,54 +173,54 @@ def _about(part: Section) -> Iterator[Html]:
         yield tag("p", tag("b", f"{label}: ") if label else None, summary, class_="about")
 
 
-def _claims(part: Section) -> Iterator[Html]:
+def _claims_section(part: Section) -> Iterator[Html]:
     """Each claim with what was measured; the same claim of several runs once."""
-    claims = list(dict.fromkeys((verdict.claim, verdict.source) for verdict in _verdicts(part)))
+    statements = list(dict.fromkeys((claim.statement, claim.source) for claim in _claims(part)))
     rows: list[Html] = []
-    for claim, source in claims:
+    for statement, source in statements:
         found = [
-            (label, verdict)
+            (label, claim)
             for label, record in part.runs.items()
-            for verdict in record.verdicts
-            if (verdict.claim, verdict.source) == (claim, source)
+            for claim in record.claims
+            if (claim.statement, claim.source) == (statement, source)
         ]
         measured = [
             tag(
-                "div", _badge(verdict),
-                tag("p", tag("b", label, ": ") if part.several else None, verdict.measured, class_="measured"),
-                data_outcome=verdict.outcome,
+                "div", _badge(claim),
+                tag("p", tag("b", label, ": ") if part.several else None, claim.measured, class_="measured"),
+                data_outcome=claim.outcome,
             )
-            for label, verdict in found
+            for label, claim in found
         ]  # fmt: skip
         by = tag("span", f" Claim of {'the paper' if source == 'paper' else source}.", class_="source")
-        rows.append(tag("li", tag("p", claim, by, class_="claim"), *measured, class_="verdict"))
+        rows.append(tag("li", tag("p", statement, by, class_="statement"), *measured, class_="claim"))
     if rows:
-        yield tag("ul", *rows, class_="verdicts")
+        yield tag("ul", *rows, class_="claims")
 
 
 def _evidence(number: int, part: Section, level: int) -> Iterator[Html]:
-    """Exhibits, and how to repeat it, under headings of a level."""
-    for index, runs in enumerate(part.exhibits(), 1):
-        yield _exhibit(f"part-{number}-{index}", runs, level)
+    """Figures, and how to repeat it, under headings of a level."""
+    for index, runs in enumerate(part.figures(), 1):
+        yield _figure(f"part-{number}-{index}", runs, level)
     yield _repeat(part, level)
 
 
-def _exhibit(name: str, runs: Sequence[Labelled], level: int) -> Html:
+def _figure(name: str, runs: Sequence[Labelled], level: int) -> Html:
     first = runs[0][1]
-    values = common_range([exhibit for _, exhibit in runs])
+    values = common_range([figure for _, figure in runs])
     shown = [
-        join([tag(f"h{level + 1}", label, class_="run") if label else None, show(exhibit, values)])
-        for label, exhibit in runs
+        join([tag(f"h{level + 1}", label, class_="run") if label else None, show(figure, values)])
+        for label, figure in runs
     ]
     body = tag("div", *(tag("div", each) for each in shown), class_="beside") if len(shown) > 1 else shown[0]
-    notes = dict.fromkeys(exhibit.note for _, exhibit in runs if exhibit.note)
+    notes = dict.fromkeys(figure.note for _, figure in runs if figure.note)
     return tag(
         "section",
         tag(f"h{level}", first.title, id=name),
         body,
         *(tag("p", note, class_="note") for note in notes),
         aria_labelledby=name,
-        class_=f"exhibit kind-{first.kind.replace(' ', '-')}",
+        class_=f"figure kind-{first.kind.replace(' ', '-')}",
     )
 
 

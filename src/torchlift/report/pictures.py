@@ -12,14 +12,14 @@ MOST_BESIDE = 6
 """Images in a row up to which its error maps stand beside it on wide screens; else they stand below."""
 
 
-def pictures(exhibit: Pictures) -> Html:
+def pictures(figure: Pictures) -> Html:
     """All rows, then the comparison of two of them."""
-    if not next(iter(exhibit.rows.values())).numel():
+    if not next(iter(figure.rows.values())).numel():
         return tag("p", "No images.", class_="note")
-    errors, largest = exhibit.errors(), exhibit.largest_error()
+    errors, largest = figure.errors(), figure.largest_error()
     rows: list[Html] = []
-    for label, images in exhibit.rows.items():
-        lists = [_list("images", [picture(image) for image in images], label, exhibit.captions.get(label, ()))]
+    for label, images in figure.rows.items():
+        lists = [_list("images", [picture(image) for image in images], label, figure.captions.get(label, ()))]
         if label in errors:
             worst = errors[label].nan_to_num(largest, largest)  # of images with NaN nothing is right
             maps = [picture(error, largest, ERROR) for error in worst]
@@ -27,10 +27,10 @@ def pictures(exhibit: Pictures) -> Html:
         rows.append(tag("div", tag("p", label), *lists, class_="strip"))
     scales = [_scale(GREY, "0", "1", "grey value")]
     if errors:
-        scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {exhibit.truth}"))
-    beside = bool(errors) and len(next(iter(exhibit.rows.values()))) <= MOST_BESIDE
+        scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
+    beside = bool(errors) and len(next(iter(figure.rows.values()))) <= MOST_BESIDE
     grid = tag("div", *rows, class_="strips beside-errors" if beside else "strips")
-    return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(exhibit), class_="pictures")
+    return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(figure), class_="pictures")
 
 
 def _list(kind: str, sources: Sequence[str], words: str, captions: Sequence[str] = ()) -> Html:
@@ -51,14 +51,14 @@ def _scale(palette: Sequence[tuple[int, int, int]], low: str, high: str, words: 
     return tag("div", tag("span", low), image, tag("span", high), tag("span", words, class_="what"), class_="scale")
 
 
-def _comparison(exhibit: Pictures) -> Html | None:
+def _comparison(figure: Pictures) -> Html | None:
     """Two rows over each other: a slider uncovers one of them. The script fills in the images."""
-    labels = list(exhibit.rows)
+    labels = list(figure.rows)
     if len(labels) < 2:
         return None
-    others = [label for label in labels if label != exhibit.truth]
+    others = [label for label in labels if label != figure.truth]
     left, right = others[-2:] if len(others) > 1 else labels[:2]
-    count = len(exhibit.rows[labels[0]])
+    count = len(figure.rows[labels[0]])
 
     def choice(words: str, options: Sequence[str], chosen: str, kind: str) -> Html:
         listed = [

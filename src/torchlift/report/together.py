@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.report.records import Curves, Exhibit, HeatMap, Pictures, Record
+from torchlift.report.records import Curves, Figure, HeatMap, Pictures, Record
 
-Labelled = tuple[str, Exhibit]
-"""An exhibit and the run that it belongs to; "" where it belongs to all of them."""
+Labelled = tuple[str, Figure]
+"""A figure and the run that it belongs to; "" where it belongs to all of them."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Section:
     def several(self) -> bool:
         return len(self.runs) > 1
 
-    def exhibits(self) -> list[list[Labelled]]:
-        """What to show, in order; exhibits of one name and kind stand together, merged where that can be."""
+    def figures(self) -> list[list[Labelled]]:
+        """What to show, in order; figures of one name and kind stand together, merged where that can be."""
         found: dict[tuple[str, str], list[Labelled]] = {}
         for label, record in self.runs.items():
-            for exhibit in record.exhibits:
-                found.setdefault((exhibit.kind, exhibit.name), []).append((label, exhibit))
+            for figure in record.figures:
+                found.setdefault((figure.kind, figure.name), []).append((label, figure))
         return [_together(each) if self.several else [("", each[0][1])] for each in found.values()]
 
 
@@ -62,12 +62,12 @@ def sections(records: Sequence[Record], labels: Sequence[str]) -> list[Section]:
 
 
 def _together(runs: list[Labelled]) -> list[Labelled]:
-    exhibits = [exhibit for _, exhibit in runs]
-    if len(runs) > 1 and all(same(exhibit, exhibits[0]) for exhibit in exhibits):
-        return [("", exhibits[0])]
-    if all(isinstance(exhibit, Curves) for exhibit in exhibits):
+    figures = [figure for _, figure in runs]
+    if len(runs) > 1 and all(same(figure, figures[0]) for figure in figures):
+        return [("", figures[0])]
+    if all(isinstance(figure, Curves) for figure in figures):
         return [("", _curves(runs))]
-    if len(runs) > 1 and _same_size(exhibits):
+    if len(runs) > 1 and _same_size(figures):
         return [("", _pictures(runs))]
     return runs
 
@@ -78,47 +78,47 @@ def _curves(runs: list[Labelled]) -> Curves:
     assert isinstance(first, Curves)
     series = [
         replace(each, label=f"{label}: {each.label}", group=f"{label}: {each.group or each.label}")
-        for label, exhibit in runs
-        if isinstance(exhibit, Curves)
-        for each in exhibit.series
+        for label, figure in runs
+        if isinstance(figure, Curves)
+        for each in figure.series
     ]
     return replace(first, series=series)
 
 
-def _same_size(exhibits: Sequence[Exhibit]) -> bool:
+def _same_size(figures: Sequence[Figure]) -> bool:
     """Whether these are pictures that can be laid over each other, row by row, with the same truth."""
-    found = [exhibit for exhibit in exhibits if isinstance(exhibit, Pictures)]
-    if len(found) < len(exhibits) or len({exhibit.truth for exhibit in found}) > 1:
+    found = [figure for figure in figures if isinstance(figure, Pictures)]
+    if len(found) < len(figures) or len({figure.truth for figure in found}) > 1:
         return False
-    if len({next(iter(exhibit.rows.values())).shape for exhibit in found}) > 1:
+    if len({next(iter(figure.rows.values())).shape for figure in found}) > 1:
         return False
-    truths = [exhibit.rows[exhibit.truth] for exhibit in found if exhibit.truth is not None]
+    truths = [figure.rows[figure.truth] for figure in found if figure.truth is not None]
     return all(torch.equal(truth, truths[0]) for truth in truths)
 
 
 def _pictures(runs: list[Labelled]) -> Pictures:
     """Rows that are the same in all runs once, the others with the name of their run."""
-    found = [(label, exhibit) for label, exhibit in runs if isinstance(exhibit, Pictures)]
+    found = [(label, figure) for label, figure in runs if isinstance(figure, Pictures)]
     first = found[0][1]
     rows: dict[str, Tensor] = {}
     captions: dict[str, Sequence[str]] = {}
-    for name in dict.fromkeys(name for _, exhibit in found for name in exhibit.rows):
-        having = [(label, exhibit) for label, exhibit in found if name in exhibit.rows]
+    for name in dict.fromkeys(name for _, figure in found for name in figure.rows):
+        having = [(label, figure) for label, figure in found if name in figure.rows]
         shared = len(having) == len(found) and all(
-            torch.equal(exhibit.rows[name], first.rows[name]) and exhibit.captions.get(name) == first.captions.get(name)
-            for _, exhibit in having
+            torch.equal(figure.rows[name], first.rows[name]) and figure.captions.get(name) == first.captions.get(name)
+            for _, figure in having
         )
-        for label, exhibit in having[:1] if shared or name == first.truth else having:
+        for label, figure in having[:1] if shared or name == first.truth else having:
             title = name if shared or name == first.truth else f"{label}: {name}"
-            rows[title] = exhibit.rows[name]
-            captions[title] = exhibit.captions.get(name, ())
+            rows[title] = figure.rows[name]
+            captions[title] = figure.captions.get(name, ())
     return replace(first, rows=rows, captions={title: texts for title, texts in captions.items() if texts})
 
 
-def common_range(exhibits: Sequence[Exhibit]) -> tuple[float, float] | None:
+def common_range(figures: Sequence[Figure]) -> tuple[float, float] | None:
     """The smallest and largest finite value of all heat maps; of positive ones where colours are logarithmic."""
-    values = [exhibit.values.double().flatten() for exhibit in exhibits if isinstance(exhibit, HeatMap)]
-    logarithmic = any(isinstance(exhibit, HeatMap) and exhibit.log for exhibit in exhibits)
+    values = [figure.values.double().flatten() for figure in figures if isinstance(figure, HeatMap)]
+    logarithmic = any(isinstance(figure, HeatMap) and figure.log for figure in figures)
     if not values:
         return None
     every = torch.cat(values)
@@ -127,10 +127,10 @@ def common_range(exhibits: Sequence[Exhibit]) -> tuple[float, float] | None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two exhibits, or parts of them, show the same."""
+    """Whether two figures, or parts of them, show the same."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
-    if isinstance(a, Exhibit):
+    if isinstance(a, Figure):
         return type(a) is type(b) and all(same(getattr(a, each.name), getattr(b, each.name)) for each in fields(a))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)

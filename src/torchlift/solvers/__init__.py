@@ -18,13 +18,13 @@ from typing import Any
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.solution import Record, Result, Solution, SolverError
 from torchlift.core.tensors import Point
+from torchlift.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.admm import ADMM
 from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import Measure, Solver, State
 from torchlift.solvers.bcd import BlockCoordinateDescent
 from torchlift.solvers.conjugate_gradient import LinearSolution, conjugate_gradient
 from torchlift.solvers.drive import solve
-from torchlift.solvers.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.gauss_newton import GaussNewton, NonlinearLeastSquares
 from torchlift.solvers.implicit_sgd import Anchored, ImplicitStochasticGradient, StochasticProblem
 from torchlift.solvers.least_squares import ridge_least_squares
@@ -32,7 +32,13 @@ from torchlift.solvers.linearised_bcd import LinearisedBCD
 from torchlift.solvers.momentum import HeavyBall, Momentum, Nesterov, NoMomentum
 from torchlift.solvers.pdhg import PDHG
 from torchlift.solvers.power_iteration import power_iteration
-from torchlift.solvers.proximal_gradient import FISTA, GradientDescent, ProximalAdam, ProximalGradient
+from torchlift.solvers.proximal_gradient import (
+    FISTA,
+    GradientDescent,
+    ProximalAdam,
+    ProximalGradient,
+    check_problem,
+)
 from torchlift.solvers.saddle import SaddleProblem, Term
 from torchlift.solvers.scaling import AdamScaling, Diagonal, Matrix, NoScaling, Scaling
 from torchlift.solvers.state import state_from_parts, state_to_parts
@@ -98,6 +104,7 @@ __all__ = [
     "StochasticProblem",
     "Stopping",
     "Term",
+    "check_problem",
     "conjugate_gradient",
     "power_iteration",
     "ridge_least_squares",

@@ -18,14 +18,14 @@ from torchlift.data.drawn import DrawnBatches
 from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
-from torchlift.objective.store import state_bytes
+from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
 from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.small_run import SmallRun, state_shapes
+from torchlift.training.small_run import FEW, SmallRun, state_shapes
 
 #: Samples per part of an evaluation.
 EVALUATED = 1000
@@ -168,6 +168,7 @@ def _plans(
     if phase.states == "warm" and not phase.full and layout is not None:
         lasting_indices(batches, 0)
         store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
+    _check_one(network, batches)
     run = SmallRun(network, phase, batches, loss, options)
     parameters = _size(network.parameters())
     data = _data(batches) + (0 if validation is None else _data(validation))
@@ -190,6 +191,17 @@ def _plans(
         )
 
     return plan
+
+
+def _check_one(network: nn.Module, batches: Batches) -> None:
+    """Refuse samples so large that even a few of them cannot be tried."""
+    example = batches.example()
+    states = sum(map(math.prod, state_shapes(network, example))) * example.y.element_size()
+    needed, there = 3 * FEW[-1] * states, available_memory(_device(network))
+    if needed > there:
+        hint = "Train on smaller images: torchlift.data.Patches cuts squares from large ones."
+        got = f"{format_bytes(needed)} for {FEW[-1]} samples of shape {tuple(example.y.shape[1:])}"
+        invalid_value("train memory", f"at most the {format_bytes(there)} available", got, hint)
 
 
 def _alternatives(

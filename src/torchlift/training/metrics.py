@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 from torchlift.data import psnr, ssim
 from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.operators import Context
@@ -36,7 +35,7 @@ Batch = tuple[Tensor, Tensor, Context]
 class Metric:
     """A measure of outputs p against targets x: the mean of f(p_i, x_i), or a function of such means.
 
-    Args:
+    Arguments:
         name: the key in records.
         function: f(p, x) for a batch: (B,), or (B, k) where `combine` is given.
         unit: "dB", "%" or nothing.
@@ -78,7 +77,7 @@ def as_metrics(
 ) -> tuple[Metric, ...]:
     """The metrics of a run: the loss, then those that are asked for. Each is tried on an example.
 
-    Args:
+    Arguments:
         given: names, metrics, or functions f(p, x) → (B,), of which small values
             count as good (`Metric` can say otherwise). None chooses: accuracy
             for integer labels, PSNR for targets that look like images in
@@ -134,8 +133,7 @@ def _as_metric(item: Any) -> Metric:
         return item
     if isinstance(item, str):
         if item not in METRICS:
-            near = difflib.get_close_matches(item.lower(), METRICS, n=1, cutoff=0.4)
-            invalid_value("metrics", _known(), repr(item), f"Did you mean {near[0]!r}?" if near else "")
+            invalid_value("metrics", _known(), repr(item), did_you_mean(item, METRICS))
         return METRICS[item]
     name: str = getattr(item, "__name__", "")
     if not isinstance(item, Callable) or not name.isidentifier():

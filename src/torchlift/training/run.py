@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,17 +19,16 @@ from torchlift.core.progress import Progress
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
-from torchlift.io import Checkpoint, Checkpoints, Stored, whole_piece
+from torchlift.io import Checkpoint, Checkpoints, Stored
 from torchlift.io.folders import writing
+from torchlift.parallel import Mesh, agreed_clock, of_first, sync
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.resumed import of_this_version
-from torchlift.training.shared import SharedCheckpoints
-from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
+from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
 
@@ -98,8 +97,8 @@ class Run:
         network: is changed in place.
         phases: each with its data and the function that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
-        checkpoints: where to save; shared ones where many processes run together; None for nowhere.
-        company: the processes that run together; only this one by default.
+        checkpoints: where to save; None for nowhere.
+        mesh: the processes that train together; one by default.
     """
 
     def __init__(
@@ -108,17 +107,18 @@ class Run:
         phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], TrainStep]]],
         settings: Settings,
         history: History,
-        checkpoints: Checkpoints | SharedCheckpoints | None,
+        checkpoints: Checkpoints | None,
         configuration: Mapping[str, Any],
         progress: Progress,
         writer: TensorBoardWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        company: Company | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
-        self.company = Company(None, clock) if company is None else company
+        self.mesh = Mesh() if mesh is None else mesh
         self.network, self.phases, self.settings, self.history = network, phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
-        self.clock = self.company.clock
+        self._alone = self.mesh.size == 1
+        self.clock, self._local_clock = agreed_clock(self.mesh, clock), clock
         self.place = TrainState()
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
@@ -185,7 +185,7 @@ class Run:
             except StepFailure as failure:
                 return failure.result, f"in step {place.steps + 1} of phase {phase.title!r}: {failure.detail}"
             place.steps = first + method.count
-            now, stop_asked = self.company.pulse(lambda: self._stop_asked)
+            now, stop_asked = self._sync()
             place.phase_seconds = now - begin
             place.seconds = earlier + place.phase_seconds
             self._count(loss)
@@ -221,6 +221,12 @@ class Run:
             return Result.TIME_LIMIT.code
         return self.place.ended if self.place.ended == Result.CONVERGED.code else None
 
+    def _sync(self) -> tuple[float, Callable[[], bool]]:
+        """The time, and whether this or any other process was asked to stop."""
+        if self._alone:
+            return self._local_clock(), lambda: self._stop_asked
+        return sync(self.mesh, self._local_clock, self._stop_asked)
+
     def _count(self, loss: float) -> None:
         """A loss that was found on the way, for the next row."""
         if math.isfinite(loss):
@@ -234,10 +240,9 @@ class Run:
             return
         numbers = checkpoint.record["numbers"]
         with of_this_version(checkpoint.path):
-            if isinstance(checkpoint.tensors, Stored):
-                method.load_pieces(checkpoint.tensors.under("method."), numbers)
-            else:
-                method.load_state_dict((_named(checkpoint.tensors, "method."), numbers))
+            saved = checkpoint.tensors
+            tensors = saved.under("method.") if isinstance(saved, Stored) else _named(saved, "method.")
+            method.load_state_dict((tensors, numbers))
             torch.set_rng_state(checkpoint.tensors["random"])
 
     def _judge_start(self) -> None:
@@ -248,7 +253,7 @@ class Run:
 
     def _validate(self, validation: Batches) -> dict[str, float]:
         settings, data = self.settings, validation.ordered(1000)
-        return self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
+        return of_first(self.mesh, evaluate(self.network, data, settings.loss, settings.metrics))
 
     def _evaluate(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
@@ -280,9 +285,9 @@ class Run:
             shown |= {metric.name: found[metric.name] for metric in settings.metrics if metric.name != "loss"}
             stop = stop or (settings.callback is not None and bool(settings.callback(row)))
         self.progress.update(method.count, **shown)
-        if self.company.any(not self._still_finite(watched)):
+        if self.mesh.any(not self._still_finite(watched)):
             return Result.NOT_FINITE
-        if self.company.any(stop):
+        if self.mesh.any(stop):
             return Result.STOPPED
         return Result.CONVERGED if self._settled(watched) else None
 
@@ -337,20 +342,13 @@ class Run:
             return
         with self._writing():
             self.history.sync()
-        common = {f"best.{name}": tensor for name, tensor in self.best.items()}
-        common |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
-        record = {"place": vars(self.place), "configuration": dict(self.configuration)}
-        random = torch.get_rng_state()
-        if isinstance(self.checkpoints, SharedCheckpoints):
-            mesh = self.checkpoints.mesh
-            pieces, numbers = method.pieces(mesh)
-            pieces = [replace(piece, name=f"method.{piece.name}") for piece in pieces]
-            pieces += [*spread(common, mesh), whole_piece("random", random, mesh.first)]
-            self.checkpoints.save(self.place.steps, pieces, {**record, "numbers": numbers})
-        else:
-            tensors, numbers = method.state_dict()
-            common |= {f"method.{name}": tensor for name, tensor in tensors.items()}
-            self.checkpoints.save(self.place.steps, {**common, "random": random}, {**record, "numbers": numbers})
+        state, numbers = method.state_dict()
+        tensors = {"random": torch.get_rng_state()}  # first, so that of many processes rank 0 writes it
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
+        tensors |= {f"method.{name}": tensor for name, tensor in state.items()}
+        record = {"place": vars(self.place), "configuration": dict(self.configuration), "numbers": numbers}
+        self.checkpoints.save(self.place.steps, tensors, record)
 
     def _ask_to_stop(self, number: int) -> None:
         self._stop_asked, self.signal = True, number

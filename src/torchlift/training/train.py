@@ -6,7 +6,6 @@ import gc
 import inspect
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +25,8 @@ from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
-from torchlift.objective.partition import describe, partition
-from torchlift.parallel import Mesh, as_mesh
+from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints
+from torchlift.parallel.partition import describe, partition
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
@@ -40,11 +39,9 @@ from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
-from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.start import start_weights
 from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company, begin_alike
 
 HISTORY = "history.jsonl"
 
@@ -121,7 +118,7 @@ def train(
     check_size("train seed", seed, minimum=0)
     _check_network(network)
     _check_callback(callback)
-    company = Company(None if options.mesh is None else as_mesh(options.mesh), time.monotonic)
+    mesh = as_mesh(options.mesh)
     default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, options.states)
     default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
     stretches = _phases(options.phases, default)
@@ -131,11 +128,11 @@ def train(
     batches = [_checked("data", network, loss, each) for each in batches]
     held_out = None if held_out is None else _checked("validation", network, loss, held_out)
     for phase, each in zip(stretches, batches, strict=True):
-        phase.check(phase.work(network, loss, each, _endless, seed, options, company.mesh))
+        phase.check(phase.work(network, loss, each, _endless, seed, options, mesh))
     measures = _metrics(network, metrics, loss, held_out or batches[0])
     settings = Settings(
         loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
-        options.tolerance, options.checkpoint_every, seed, callback if company.writes else None,
+        options.tolerance, options.checkpoint_every, seed, callback if mesh.first else None,
     )  # fmt: skip
     if options.patience is not None and held_out is None:
         hint = "Give validation=(inputs, targets), or a tolerance."
@@ -143,35 +140,34 @@ def train(
     for name, wanted in (("tensorboard", options.tensorboard), ("resume", resume)):
         if wanted and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
-    _warn_of_scale(batches[0], company)
+    _warn_of_scale(batches[0], mesh)
     planned = list(zip(stretches, batches, strict=True))
     check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
     settled = configuration(network, stretches, batches, settings, options)
-    if company.mesh is not None:
-        alike = {**settled, "folder": folder is not None, "resume": resume}
-        begin_alike(company.mesh, network, alike, batches[0].example())
+    alike = {**settled, "folder": folder is not None, "resume": resume}
+    begin_alike(mesh, network, alike, batches[0].example())
     place = None if folder is None else Path(os.path.expanduser(folder))
-    checkpoints = None if place is None else _checkpoints(company, place, options.keep, resume)
+    checkpoints = None if place is None else _checkpoints(mesh, place, options.keep, resume)
     found = None
-    if place is not None and checkpoints is not None and resume and company.any(company.writes and _saved(place)):
+    if place is not None and checkpoints is not None and resume and mesh.any(mesh.first and _saved(place)):
         found = checkpoints.load()
-    kept = company.write(lambda: None if place is None else _history(place, found, settled))
+    kept = on_first(mesh, lambda: None if place is None else _history(place, found, settled))
     history = History() if kept is None else kept
     begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
     begun = min(begun, len(stretches) - 1)
     work = [
-        (phase, each, partial(_begin, network, phase, each, loss, seed, options, i == begun, company.mesh))
+        (phase, each, partial(_begin, network, phase, each, loss, seed, options, i == begun, mesh))
         for i, (phase, each) in enumerate(planned)
     ]
     rows = history.to_dicts() if found is not None else None
-    events = options.tensorboard and company.writes
+    events = options.tensorboard and mesh.first
     writer = TensorBoardWriter(place / "tensorboard", rows) if events and place is not None else None
-    with Progress(quiet=not (progress and company.writes)) as bar:
+    with Progress(quiet=not (progress and mesh.first)) as bar:
         for sentence in () if found is None else found.skipped:
             bar.message(sentence)
-        if company.mesh is not None and company.mesh.layers > 1:
-            bar.message(describe(partition(network, company.mesh.layers)))  # type: ignore[arg-type]
-        run = Run(network, work, settings, history, checkpoints, settled, bar, writer, company=company)
+        if mesh.layers > 1:
+            bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
+        run = Run(network, work, settings, history, checkpoints, settled, bar, writer, mesh=mesh)
         if found is not None:
             run.resume(found)
         try:
@@ -179,7 +175,7 @@ def train(
         finally:
             if writer is not None:
                 writer.close()
-            if company.mesh is not None:
+            if mesh.devices is not None:
                 gc.collect()  # torch imports much in the first step, whose cycles keep frames: process groups must go
     text = _message(result, detail, run, place, () if found is None else found.skipped)
     state = run.place
@@ -224,9 +220,9 @@ def _check_callback(callback: object) -> None:
         invalid_value("train callback", "a function of one row of the history", str(error), hint)
 
 
-def _warn_of_scale(batches: Batches, company: Company) -> None:
-    """One word about data on a scale that cannot work."""
-    if company.writes:
+def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
+    """One warning about data on a scale that cannot work."""
+    if mesh.first:
         batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
         sentence = scale_warning(batch, "train data")
         if sentence is not None:
@@ -314,7 +310,7 @@ def _begin(
     seed: int,
     options: TrainOptions,
     resumed: bool,
-    mesh: Mesh | None,
+    mesh: Mesh,
     budget: Budget,
 ) -> TrainStep:
     """The weights as the phase wants them, and its method at work."""
@@ -323,15 +319,14 @@ def _begin(
     return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
-def _checkpoints(company: Company, folder: Path, keep: int, resume: bool) -> Checkpoints | SharedCheckpoints:
+def _checkpoints(mesh: Mesh, folder: Path, keep: int, resume: bool) -> Checkpoints:
     """Where checkpoints go; a new run needs a folder without another one's records."""
-    place = folder / "checkpoints"
-    own = Checkpoints(place, keep=keep) if company.mesh is None else SharedCheckpoints(place, company.mesh, keep=keep)
-    company.write(lambda: _claim(own, folder, resume))
-    return own
+    checkpoints = open_checkpoints(folder / "checkpoints", mesh, keep=keep)
+    on_first(mesh, lambda: _claim(checkpoints, folder, resume))
+    return checkpoints
 
 
-def _claim(checkpoints: Checkpoints | SharedCheckpoints, folder: Path, resume: bool) -> None:
+def _claim(checkpoints: Checkpoints, folder: Path, resume: bool) -> None:
     checkpoints.claim()
     path = folder / HISTORY
     if not resume and (_saved(folder) or (path.exists() and path.stat().st_size)):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+import torchlift.solvers
+import torchlift.training
 from torchlift.cli.settings import (
     Configuration,
     DataSettings,
@@ -28,7 +28,7 @@ from torchlift.cli.settings import (
     write_configuration,
 )
 from torchlift.cli.settings.fields import settings_from, types_of
-from torchlift.cli.settings.training import SOLVERS
+from torchlift.cli.settings.solvers import SOLVERS, options_of
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.liftings import Bregman, Classical, Conventional
 from torchlift.training import BackPropagation
@@ -86,7 +86,9 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("[training]\nlifting = 'bergman'", "Did you mean 'bregman'?"),
         ("[training]\nlr = 0.1", "[training] lr: expected a solver to go with it"),
         ("[training]\nmu = 0.1", "[training] mu: expected a lifting, got none"),
-        ("[training]\nsolver = 'sweep'\ntau = 1", "tau: expected nothing for sweep, got 1.0. It is an option of isgm"),
+        ("[training]\nsolver = 'sweep-descent'\ntau = 1",
+         "tau: expected nothing for sweep-descent, got 1.0. It is an option of implicit-stochastic-gradient."),
+        ("[training]\nsolver = 'isgm'", "got 'isgm'. It is 'implicit-stochastic-gradient' now."),
         ("[training]\nsolver = 'adam'\nlifting = 'bregman'", "expected lifting=Conventional(), got Bregman"),
         ("[training]\nsolver = 'adam'\nlr = -1", "[training] lr: expected a number > 0"),
         ("[training]\nepochs = 1\nsteps = 1", "epochs or steps, got both"),
@@ -228,19 +230,9 @@ def test_any_value_is_taken_or_refused(data: st.DataObject, kind: type) -> None:
     assert all(isinstance(getattr(settings, name), plain) or values[name] is None for name in values)
 
 
-def test_python_without_a_parser_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.toml").write_text("[training]\nseed = 3", encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "tomli", importlib.import_module("tomllib"))
-    monkeypatch.setitem(sys.modules, "tomllib", None)
-    assert read_configuration(tmp_path / "run.toml").training.seed == 3
-    monkeypatch.setitem(sys.modules, "tomli", None)
-    with pytest.raises(DataError, match=r"Python 3\.11 or newer, or the package tomli"):
-        read_configuration(tmp_path / "run.toml")
-
-
 def test_phases_inherit_what_goes_together() -> None:
     training = TrainingSettings(
-        lifting="bregman", mu=0.5, solver="prox-adam", lr=0.1, epochs=3, batch_size=7, name="shared"
+        lifting="bregman", mu=0.5, solver="proximal-adam", lr=0.1, epochs=3, batch_size=7, name="shared"
     )
     first, second, third = build_phases(
         Configuration(
@@ -267,8 +259,20 @@ def test_an_optimiser_of_torch_means_back_propagation() -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_every_solver_is_made_with_its_options(name: str) -> None:
     given = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "anneal": "cosine", "tau": 2.0, "inner_steps": 3}
-    options = {option: given[option] for option in SOLVERS[name].options}
+    options = {option: given[option] for option in options_of(name)}
     assert build_phases(Configuration(training=TrainingSettings(solver=name, **options)))[0].solver is not None
+
+
+def test_solvers_have_the_names_of_python() -> None:
+    """Those of classes and functions of `torchlift.solvers`, `torchlift.training` or `torch.optim`."""
+    names = {*dir(torchlift.solvers), *dir(torchlift.training), *dir(torch.optim)}
+    spelt = {name.lower() for name in names}
+    assert {name.replace("-", "") for name in SOLVERS} <= spelt
+    assert {*SOLVERS} & {*torchlift.solvers.SOLVERS} == {
+        "block-coordinate-descent", "linearised-bcd", "implicit-stochastic-gradient", "proximal-gradient",
+    }  # fmt: skip
+    assert options_of("sgd") == ["lr", "momentum", "weight_decay", "anneal"]
+    assert options_of("implicit-stochastic-gradient") == ["tau", "inner_steps"]
 
 
 def test_data_follow_seed_and_counts() -> None:

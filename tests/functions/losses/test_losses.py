@@ -103,7 +103,7 @@ CASES = [
     (
         lambda: CrossEntropy().prox(normal(3, 4), LABELS, torch.ones(4)),
         InvalidValueError,
-        ["prox step", "size 1 along dim 1"],
+        ["prox step", "one for each of 3 samples", "(4,)"],
     ),
 ]
 

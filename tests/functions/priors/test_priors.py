@@ -166,8 +166,8 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "vector with huber": (lambda: HuberTV().parts((7,)), r"HuberTV: expected images"),
     "channels": (lambda: TotalVariation(channels="mixed"), r"channels: expected 'separate' or 'coupled', got 'mixed'"),
     "delta": (lambda: HuberTV(0.0), r"HuberTV delta: expected a number > 0"),
-    "empty box": (lambda: Box(1, 0), r"Box: expected low < high, got low=1, high=0"),
-    "box of text": (lambda: Box("0", 1), r"Box low: expected a real number"),
+    "empty box": (lambda: Box(1, 0), r"Box: expected lo < hi, got lo=1, hi=0"),
+    "box of text": (lambda: Box("0", 1), r"Box lo: expected a real number"),
     "boxes apart": (
         lambda: (Box(0, 1) + Box(2, 3)).split((4,)),
         r"expected intervals that overlap, got \[0, 1\] and \[2, 3\]",

@@ -14,7 +14,7 @@ import torch
 
 from torchlift.cli import main
 from torchlift.core.errors import InvalidValueError
-from torchlift.lab.benchmarks.distributed import Effort, Size, contestants, run
+from torchlift.lab.benchmarks.distributed import Effort, Size, methods, run
 from torchlift.lab.benchmarks.distributed.fit import ALONE, as_work, fitted
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.lab.planning import Machine, Passes, data_parallel, lifting
@@ -109,7 +109,7 @@ def test_the_fit_finds_the_machine_that_the_times_come_from() -> None:
 @pytest.mark.parametrize("size", [Size(8, 64, 64), Size(8, 32, 256)])
 def test_memory_of_a_lifted_step(size: Size) -> None:
     with PeakMemory() as memory:
-        step = contestants.jacobi(size)
+        step = methods.jacobi(size)
         for _ in range(2):
             step()
     work = as_work(size)
@@ -123,13 +123,13 @@ def test_back_propagation_here_is_that_of_the_network() -> None:
     size = Size(2, 4, 8)
     network, (y, x) = size.network(), size.data()
     sequential = network.to_sequential()
-    step = contestants._trained(sequential, y, x)
+    step = methods._trained(sequential, y, x)
     (0.5 * (network(y) - x).square().sum() / len(x)).backward()
     step()
     assert torch.allclose(
         dict(sequential.named_parameters())["0.weight"],
         dict(size.network().to_sequential().named_parameters())["0.weight"]
-        - contestants.STEP * next(p.grad for name, p in network.named_parameters() if "weight" in name)[0],
+        - methods.STEP * next(p.grad for name, p in network.named_parameters() if "weight" in name)[0],
     )
 
 

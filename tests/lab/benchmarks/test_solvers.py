@@ -9,31 +9,40 @@ import pytest
 from torchlift import plot
 from torchlift.cli.app import run
 from torchlift.lab.benchmarks import solvers
+from torchlift.lab.reproduction import optimisers
+from torchlift.lab.trajectory import Trajectory
 
-TINY = solvers.Setting(images=6, layers=2)
+RACERS = solvers.methods()
 
 
-@pytest.mark.parametrize("name", solvers.contestants(TINY))
-def test_every_contestant_descends(name: str) -> None:
-    found = solvers.run(TINY, name, solvers.contestants(TINY)[name], 0.5)
-    assert found.result in ("time_limit", "max_steps")
-    assert found.steps[0] == 0 and len(found.steps) == len(found.values) == len(found.psnr) > 1
-    assert found.values[-1] < found.values[0]
+def test_every_method_descends() -> None:
+    for name, trajectory in solvers.race(list(RACERS), 6, 2, 0.4).items():
+        values = trajectory.column("objective")
+        assert trajectory.failure == "" and trajectory.steps[0] == 0 and len(values) > 1, name
+        assert values[-1] < values[0], name
 
 
 def test_exact_descent_wins_on_the_objective() -> None:
-    found = {name: solvers.run(TINY, name, solvers.contestants(TINY)[name], 0.7) for name in ("gradient", "exact")}
-    assert min(found["exact"].values) < min(found["gradient"].values)
+    trajectories = solvers.race(["gradient", solvers.EXACT], 6, 2, 0.7)
+    assert min(trajectories[solvers.EXACT].column("objective")) < min(trajectories["gradient"].column("objective"))
+
+
+def test_the_race_is_that_of_the_reproduction() -> None:
+    """The same functions, so the same settings: the same objective after a step of each."""
+    assert optimisers.methods is solvers.methods and optimisers.begin is solvers.begin
+    assert {*RACERS} == {*solvers.PAPER, *solvers.OURS}
 
 
 def test_levels_and_when_they_are_reached() -> None:
-    slow = solvers.Run("slow", "time_limit", (0, 5, 10), (0.0, 1.0, 2.0), (10.0, 6.0, 4.0), (1.0, 2.0, 3.0))
-    fast = solvers.Run("fast", "time_limit", (0, 1), (0.0, 0.5), (10.0, 0.0), (1.0, 9.0))
-    targets = solvers.targets([slow, fast])
-    assert targets == pytest.approx({0.5: 5.0, 0.9: 1.0, 0.99: 0.1})
-    assert slow.reached(5.0) == (10, 2.0)
-    assert slow.reached(1.0) is None
-    assert fast.reached(1.0) == (1, 0.5)
+    def trajectory(*rows: tuple[int, float, float]) -> Trajectory:
+        return Trajectory([{"step": step, "seconds": time, "objective": value} for step, time, value in rows])
+
+    slow = trajectory((0, 0.0, 10.0), (5, 1.0, 6.0), (10, 2.0, 4.0))
+    fast = trajectory((0, 0.0, 10.0), (1, 0.5, 0.0))
+    assert solvers.targets({"slow": slow, "fast": fast}) == pytest.approx({0.5: 5.0, 0.9: 1.0, 0.99: 0.1})
+    assert solvers.reached(slow, 5.0) == (10, 2.0)
+    assert solvers.reached(slow, 1.0) is None
+    assert solvers.reached(fast, 1.0) == (1, 0.5)
 
 
 def test_command_writes_table_json_and_plot(tmp_path, capsys) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from contracts.items import Example, Failing
-from torchlift.cli import main, reproduce
+from contracts.experiments import Example, Failing
+from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
-from torchlift.lab.reproduction import ITEMS, Findings, Work
+from torchlift.lab.commands import reproduce
+from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Second(Example):
 
 
 @pytest.fixture(autouse=True)
-def _items(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    items = (Failing(), Example(), Second(), Interrupted())
-    monkeypatch.setattr(reproduce, "ITEMS", {item.name: item for item in items})
+def _experiments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    experiments = (Failing(), Example(), Second(), Interrupted())
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", {experiment.name: experiment for experiment in experiments})
     monkeypatch.chdir(tmp_path)
 
 
@@ -53,16 +54,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_list(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "ITEMS", ITEMS)
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", EXPERIMENTS)
     status, out, err = run(capsys, "list")
     assert (status, err) == (0, "")
-    assert [name in out for name in ITEMS] == [True] * len(ITEMS)
+    assert [name in out for name in EXPERIMENTS] == [True] * len(EXPERIMENTS)
     status, out, err = run(capsys, "list", "--json")
-    assert [item["name"] for item in json.loads(out)["items"]] == list(ITEMS)
+    assert [experiment["name"] for experiment in json.loads(out)["experiments"]] == list(EXPERIMENTS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_items_run_into_their_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_experiments_run_into_their_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, out, err = run(capsys, "example", "second", "example", "--scale", "tiny", "--seed", "3")
     assert (status, err) == (0, "")
     assert {folder.name for folder in (tmp_path / "runs" / "reproduce").iterdir()} == {"example", "second"}
@@ -81,9 +82,9 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     record = json.loads(out)
     assert (record["scale"], record["seed"], record["folder"]) == ("tiny", 0, "here")
-    (item,) = record["items"]
-    assert (item["name"], item["folder"], item["failure"]) == ("example", "here/example", None)
-    assert [verdict["outcome"] for verdict in item["verdicts"]] == ["held", "did not hold", "not decidable"]
+    (experiment,) = record["experiments"]
+    assert (experiment["name"], experiment["folder"], experiment["failure"]) == ("example", "here/example", None)
+    assert [claim["outcome"] for claim in experiment["claims"]] == ["held", "did not hold", "not decidable"]
     assert (tmp_path / "here" / "example" / "summary.md").is_file()
 
 
@@ -142,13 +143,13 @@ def test_one_failure_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]
     status, out, err = run(capsys, "failing", "second", "--scale", "tiny", "--out", "here")
     assert status == 2
     assert "failed: ZeroDivisionError: by nothing" in out
-    said = "reproduce: 1 of 2 items failed: failing (ZeroDivisionError: by nothing). Go on with them by --resume."
+    said = "reproduce: 1 of 2 experiments failed: failing (ZeroDivisionError: by nothing). Go on with them by --resume."
     assert err == f"torchlift: {said}\n"
     assert (tmp_path / "here" / "second" / "record").is_dir()
 
 
 def test_debug_shows_where_a_failure_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TorchliftError, match="1 of 2 items failed"):
+    with pytest.raises(TorchliftError, match="1 of 2 experiments failed"):
         main(["reproduce", "failing", "second", "--scale", "tiny", "--debug"])
     assert "in draw" in capsys.readouterr().err
 
@@ -159,10 +160,10 @@ def test_a_failure_alone_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_all_runs_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "ITEMS", {item.name: item for item in (Second(), Example())})
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", {experiment.name: experiment for experiment in (Second(), Example())})
     status, out, _ = run(capsys, "all", "--scale", "tiny", "--json")
     assert status == 0
-    assert [item["name"] for item in json.loads(out)["items"]] == ["second", "example"]
+    assert [experiment["name"] for experiment in json.loads(out)["experiments"]] == ["second", "example"]
 
 
 def test_progress_is_shown_on_a_terminal_only(
@@ -176,13 +177,13 @@ def test_progress_is_shown_on_a_terminal_only(
     assert err == ""
 
 
-def test_findings_may_have_no_exhibits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_may_have_no_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Bare(Example):
-        def run(self, work: Work) -> Findings:
-            return Findings("Nothing was done.", [], [], {})
+        def run(self, work: Work) -> ExperimentResult:
+            return ExperimentResult("Nothing was done.", [], [], {})
 
-    monkeypatch.setattr(reproduce, "ITEMS", {"example": Bare()})
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", {"example": Bare()})
     status, out, err = run(capsys, "example", "--scale", "tiny")
     assert (status, err) == (0, "")
     assert "An example" in out

@@ -46,8 +46,8 @@ def test_a_short_soak(tmp_path: Path, capsys: Capture) -> None:
     assert full["status"] == 2 and full["said"].startswith("torchlift: ")
     [killed] = [event for event in record["disturbances"] if event["kind"] == "kill"][:1]
     assert killed["status"] == -signal.SIGKILL
-    verdicts = {verdict["claim"]: verdict["passed"] for verdict in record["verdicts"]}
-    assert verdicts == {
+    claims = {claim["statement"]: claim["passed"] for claim in record["claims"]}
+    assert claims == {
         "disturbed in every way": True,
         "came back every time": True,
         "ends with the same numbers": True,
@@ -71,8 +71,8 @@ def test_bad_options(capsys: Capture, arguments: list[str], reason: str) -> None
 def test_a_failed_soak_has_a_status_of_its_own(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    verdict = {"claim": "came back every time", "passed": False, "detail": "status 1"}
-    record = {"steps": 1, "rounds": 1, "seconds": 1.0, "disturbances": [], "verdicts": [verdict], "passed": False}
+    claim = {"statement": "came back every time", "passed": False, "detail": "status 1"}
+    record = {"steps": 1, "rounds": 1, "seconds": 1.0, "disturbances": [], "claims": [claim], "passed": False}
     monkeypatch.setattr(soak, "soak", lambda *_: record)
     assert main(["soak", "--out", str(tmp_path)]) == 2
     shown = capsys.readouterr()

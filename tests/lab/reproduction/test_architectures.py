@@ -1,4 +1,4 @@
-"""Every network under every lifting: the form holds, refusals have reasons, and the verdicts follow the numbers."""
+"""Every network under every lifting: the form holds, refusals have reasons, and the claims follow the numbers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torchlift.lab.reproduction.architectures import (
     TINY,
     Architectures,
     Images,
-    defined_verdict,
-    form_verdict,
+    defined_claim,
+    form_claim,
     learn,
     liftings,
     networks,
     residuals,
-    training_verdict,
+    training_claim,
 )
 from torchlift.liftings import LIFTINGS, Fenchel
 from torchlift.networks import MLP, NETWORKS
@@ -43,13 +43,13 @@ def test_all_registered_networks_and_liftings_take_part() -> None:
 
 def test_a_tiny_run_fills_its_tables(tmp_path: Path) -> None:
     found = Architectures().run(Work("tiny", 0, tmp_path))
-    tables = {exhibit.name: exhibit for exhibit in found.exhibits if isinstance(exhibit, Table)}
+    tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"psnr", "times", "form"}
     assert tables["psnr"].columns == ["network", "at the start", *NAMES]
     assert [line[0] for line in tables["psnr"].rows] == list(TINY.kinds)
     for name in ("psnr", "times"):
         assert all(isinstance(cell, float) and cell > 0 for line in tables[name].rows for cell in line[1:])
-    assert [verdict.outcome for verdict in found.verdicts] == ["held", "not decidable", "held"]
+    assert [claim.outcome for claim in found.claims] == ["held", "not decidable", "held"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,9 +72,9 @@ def test_a_refusal_is_kept_with_its_reason() -> None:
     images = Images.of("train", 4, 0)
     _, found = learn(network, Fenchel(0.1), images, images, replace(TINY, steps=1), 0)
     assert "B_σ is written out" in found["refused"]
-    verdict = defined_verdict({("MLP", "Fenchel"): found, ("MLP", "Bregman"): row(1.0)})
-    assert (verdict.outcome, verdict.source) == ("did not hold", "torchlift")
-    assert "1 of 2 pairs are accepted; refused: MLP with Fenchel" in verdict.measured
+    claim = defined_claim({("MLP", "Fenchel"): found, ("MLP", "Bregman"): row(1.0)})
+    assert (claim.outcome, claim.source) == ("did not hold", "torchlift")
+    assert "1 of 2 pairs are accepted; refused: MLP with Fenchel" in claim.measured
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_a_refusal_is_kept_with_its_reason() -> None:
     ],
 )
 def test_training_must_beat_the_start_and_the_mean_image(found: Any, outcome: str) -> None:
-    verdict = training_verdict(found, mean=12.0, steps=9, decidable=True)
-    assert verdict.outcome == outcome
-    assert ("not: a with" in verdict.measured) == (outcome == "did not hold")
-    assert ("not in the time they had: a with c" in verdict.measured) == any(
+    claim = training_claim(found, mean=12.0, steps=9, decidable=True)
+    assert claim.outcome == outcome
+    assert ("not: a with" in claim.measured) == (outcome == "did not hold")
+    assert ("not in the time they had: a with c" in claim.measured) == any(
         each.get("made") == 8 for each in found.values()
     )
 
 
 def test_a_residual_above_rounding_does_not_hold() -> None:
     good = {"coupling": 0.0, "activation": 1e-7, "plain": None}
-    assert form_verdict({"a": good}).outcome == "held"
-    verdict = form_verdict({"a": good, "b": {**good, "plain": 1e-3}})
-    assert verdict.outcome == "did not hold"
-    assert "1.0e-03 (b, plain) of 5" in verdict.measured
+    assert form_claim({"a": good}).outcome == "held"
+    claim = form_claim({"a": good, "b": {**good, "plain": 1e-3}})
+    assert claim.outcome == "did not hold"
+    assert "1.0e-03 (b, plain) of 5" in claim.measured

@@ -1,4 +1,4 @@
-"""Where conventional training fails: verdicts on made-up numbers, and a tiny sweep."""
+"""Where conventional training fails: claims on made-up numbers, and a tiny sweep."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from torchlift.lab.reproduction import Work
-from torchlift.lab.reproduction.conventional_sweep import RATES, THRESHOLDS, ConventionalSweep, Key, Outcome, verdicts
+from torchlift.lab.reproduction.conventional_sweep import RATES, THRESHOLDS, ConventionalSweep, Key, Outcome, claims
 from torchlift.lab.reproduction.recognition import SPLITS
-from torchlift.lab.reproduction.trajectory import Trajectory
+from torchlift.lab.trajectory import Trajectory
 from torchlift.report.records import Pictures, Table
 
 
@@ -30,10 +30,10 @@ def good() -> dict[Key, Outcome]:
 
 
 def said(found: dict[Key, Outcome], scale: str) -> list[str]:
-    return [each.outcome for each in verdicts(found, scale)]
+    return [each.outcome for each in claims(found, scale)]
 
 
-def test_verdicts_can_hold() -> None:
+def test_claims_can_hold() -> None:
     assert said(good(), "paper") == ["held"] * 4
     assert said(good(), "small") == ["held", "held", "not decidable", "held"]
     assert said(good(), "tiny") == ["not decidable"] * 4
@@ -53,7 +53,7 @@ NO, OPEN = "did not hold", "not decidable"
         ((0.02, 4e-4), outcome(0.07, recognised=False, silent=True), 3, NO, NO),
     ],
 )
-def test_verdicts_can_fail(key: Key, changed: Outcome, index: int, small: str, paper: str) -> None:
+def test_claims_can_fail(key: Key, changed: Outcome, index: int, small: str, paper: str) -> None:
     found = {**good(), key: changed}
     assert said(found, "small")[index] == small
     assert said(found, "paper")[index] == paper
@@ -61,11 +61,11 @@ def test_verdicts_can_fail(key: Key, changed: Outcome, index: int, small: str, p
 
 def test_tiny_sweep(tmp_path: Path) -> None:
     found = ConventionalSweep().run(Work("tiny", 0, tmp_path))
-    exhibits = {exhibit.name: exhibit for exhibit in found.exhibits}
-    table, pictures = exhibits["results"], exhibits["validation-images"]
+    figures = {figure.name: figure for figure in found.figures}
+    table, pictures = figures["results"], figures["validation-images"]
     assert isinstance(table, Table) and isinstance(pictures, Pictures)
     assert [tuple(row[:2]) for row in table.rows] == list(product(THRESHOLDS, RATES))
     remarks = {row[0]: row[-1] for row in table.rows}
     assert remarks[0.02] == "" and remarks[0.04] == "output does not depend on the input"
     assert len(pictures.rows) == 2 + len(THRESHOLDS)
-    assert {verdict.outcome for verdict in found.verdicts} == {"not decidable"}
+    assert {claim.outcome for claim in found.claims} == {"not decidable"}

@@ -1,4 +1,4 @@
-"""Item error-estimate: random cases, their minimisers, and its verdicts."""
+"""Experiment error-estimate: random cases, their minimisers, and its claims."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def study(activation: str, source: str, power: float, factor: float = 2.0) -> St
 
 
 def outcomes(studies: list[Study]) -> list[str]:
-    return [verdict.outcome for verdict in module.judge(studies, decidable=True)]
+    return [claim.outcome for claim in module.judge(studies, decidable=True)]
 
 
 def test_exponents() -> None:
@@ -90,7 +90,7 @@ def test_exponents() -> None:
     )
 
 
-def test_verdicts_can_go_either_way() -> None:
+def test_claims_can_go_either_way() -> None:
     good = [study(name, source, 1.2) for name in ACTIVATIONS for source in SOURCES]
     assert outcomes(good) == ["held"] * 4
     slow = [study(name, source, 0.5) for name in ACTIVATIONS for source in SOURCES]
@@ -98,7 +98,7 @@ def test_verdicts_can_go_either_way() -> None:
     broken = [study(name, source, 1.2, factor=0.9) for name in ACTIVATIONS for source in SOURCES]
     assert outcomes(broken)[0] == "did not hold"
     assert "360 violations among 360" in module.judge(broken, decidable=False)[0].measured
-    assert [verdict.outcome for verdict in module.judge(good, decidable=False)] == ["not decidable"] * 4
+    assert [claim.outcome for claim in module.judge(good, decidable=False)] == ["not decidable"] * 4
 
 
 def test_infinite_bounds_are_not_counted_as_kept() -> None:
@@ -109,10 +109,10 @@ def test_infinite_bounds_are_not_counted_as_kept() -> None:
 
 
 def test_tiny(tmp_path: Path) -> None:
-    findings = ErrorEstimate().run(Work("tiny", 0, tmp_path))
-    assert findings.verdicts[0].measured.startswith("0 violations among 108 finite bounds")  # ReLU's 36 are infinite
-    assert all(verdict.outcome == "not decidable" for verdict in findings.verdicts)
-    rates, table = findings.exhibits
+    result = ErrorEstimate().run(Work("tiny", 0, tmp_path))
+    assert result.claims[0].measured.startswith("0 violations among 108 finite bounds")  # ReLU's 36 are infinite
+    assert all(claim.outcome == "not decidable" for claim in result.claims)
+    rates, table = result.figures
     assert len(rates.series) == 7  # four distances, three bounds
     exponents = [row[6] for row in table.rows]
     assert exponents[0] > 1 > exponents[1] and exponents[2] > 1 > exponents[3]

@@ -1,4 +1,4 @@
-"""Item implicit-stability: its tasks, and its verdicts."""
+"""Experiment implicit-stability: its tasks, and its claims."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ def study(implicit: list[float], explicit: list[float], far: float = 1.0) -> Stu
 
 
 def outcomes(found: Study) -> list[str]:
-    return [verdict.outcome for verdict in module.judge([found], decidable=True)]
+    return [claim.outcome for claim in module.judge([found], decidable=True)]
 
 
-def test_verdicts_can_go_either_way() -> None:
+def test_claims_can_go_either_way() -> None:
     assert outcomes(study([0.1, 0.1, 0.1], [0.1, math.inf, math.inf])) == ["held"] * 4
     assert outcomes(study([0.1, 0.1, 2.0], [0.1, math.inf, math.inf]))[0] == "did not hold"  # implicit diverges too
     assert outcomes(study([0.1, 0.1, 0.1], [0.1, 0.1, 0.1]))[:3] == ["did not hold"] * 3  # no difference
     assert outcomes(study([0.1, 0.1, 0.1], [0.1, math.inf, math.inf], far=5.0))[2] == "did not hold"
     assert outcomes(study([0.2, 0.2, 0.2], [0.1, math.inf, math.inf]))[3] == "did not hold"  # thrice the excess
     undecided = module.judge([study([0.1] * 3, [0.1] * 3)], decidable=False)
-    assert {verdict.outcome for verdict in undecided} == {"not decidable"}
+    assert {claim.outcome for claim in undecided} == {"not decidable"}
 
 
 def test_usable_rates_and_ratio() -> None:
@@ -128,9 +128,9 @@ def test_usable_rates_and_ratio() -> None:
 
 
 def test_tiny(tmp_path: Path) -> None:
-    findings = ImplicitStability().run(Work("tiny", 0, tmp_path))
-    assert [verdict.outcome for verdict in findings.verdicts] == ["not decidable"] * 7
-    regression, network, table = findings.exhibits
+    result = ImplicitStability().run(Work("tiny", 0, tmp_path))
+    assert [claim.outcome for claim in result.claims] == ["not decidable"] * 7
+    regression, network, table = result.figures
     assert len(regression.series) == len(network.series) == 6
     assert len(table.rows) == 12
     assert [row[7] for row in table.rows if row[2] == IMPLICIT] == [0] * 6  # no implicit run ends above its start

@@ -1,4 +1,4 @@
-"""Deblurring, denoising and inpainting: the trainings they are made of, what counts as recognisable, the verdicts."""
+"""Deblurring, denoising and inpainting: the trainings they are made of, what counts as recognisable, the claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import SquaredError
-from torchlift.lab.reproduction import Findings, Work
+from torchlift.lab.problem import MU, Images, build, load_images
+from torchlift.lab.reproduction import ExperimentResult, Work
 from torchlift.lab.reproduction.inverse_problems import (
     KEYS,
     SETTINGS,
@@ -22,20 +23,11 @@ from torchlift.lab.reproduction.inverse_problems import (
     Inpainting,
     Key,
     Outcome,
-    verdicts,
+    claims,
 )
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
-from torchlift.lab.reproduction.restoration import (
-    MU,
-    Images,
-    build,
-    conventional,
-    lifted_bregman,
-    load_images,
-    recommended,
-    silent,
-)
-from torchlift.lab.reproduction.trajectory import Trajectory, follow, series
+from torchlift.lab.reproduction.restoration import conventional, lifted_bregman, recommended, silent
+from torchlift.lab.trajectory import Trajectory, follow, series
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
@@ -142,7 +134,7 @@ def test_interrupted_training_goes_on_as_if_nothing_had_happened(
             with torch.no_grad():
                 return {"error": float((network(images.y) - images.x).square().mean())}
 
-        return follow(method, 7, 2, measure, folder, between=0.0)
+        return follow(method, measure, every=2, steps=7, folder=folder, between=0.0)
 
     whole = start(None, tmp_path / "whole")
     with pytest.raises(RuntimeError, match="power"):
@@ -155,7 +147,7 @@ def test_interrupted_training_goes_on_as_if_nothing_had_happened(
 
 def test_failed_training_says_so(tmp_path: Path) -> None:
     images = small_images()
-    found = follow(conventional(small_network(), images, 1e200), 9, 1, dict, tmp_path)
+    found = follow(conventional(small_network(), images, 1e200), dict, every=1, steps=9, folder=tmp_path)
     assert "loss" in found.failure and found.steps[-1] < 9
 
 
@@ -193,7 +185,7 @@ def test_bundled_images_are_degraded_differently_in_training_and_validation() ->
     assert 15.5 < float(images.degraded.mean()) < 17.5  # 20 log₁₀(1/0.15) = 16.5
 
 
-# -- verdicts ---------------------------------------------------------------------------------------------------------
+# -- claims ---------------------------------------------------------------------------------------------------------
 
 
 def outcome(decibels: float, read: float = 0.9, *, silent: bool = False, training: float = 20.0) -> Outcome:
@@ -213,10 +205,10 @@ def good() -> dict[Key, Outcome]:
 
 
 def said(found: dict[Key, Outcome], scale: str = "small", degraded: float = 16.0) -> list[str]:
-    return [each.outcome for each in verdicts(found, torch.full((50,), degraded), 0.5, scale)]
+    return [each.outcome for each in claims(found, torch.full((50,), degraded), 0.5, scale)]
 
 
-def test_verdicts_can_hold() -> None:
+def test_claims_can_hold() -> None:
     assert said(good(), "paper") == ["held"] * 6
     assert said(good()) == ["held"] * 3 + ["not decidable"] + ["held"] * 2  # overfitting takes all steps
 
@@ -243,7 +235,7 @@ NO, OPEN = "did not hold", "not decidable"
         (("recommended", "lifted", 0.2), outcome(23.0), 5, OPEN, OPEN),  # the same
     ],
 )
-def test_verdicts_can_fail(key: Key, changed: Outcome, index: int, small: str, paper: str) -> None:
+def test_claims_can_fail(key: Key, changed: Outcome, index: int, small: str, paper: str) -> None:
     found = {**good(), key: changed}
     assert said(found)[index] == small
     assert said(found, "paper")[index] == paper
@@ -252,34 +244,34 @@ def test_verdicts_can_fail(key: Key, changed: Outcome, index: int, small: str, p
 def test_inpainting_makes_no_claim_about_the_fit() -> None:
     found = {**good(), ("published", "conventional", 0.02): outcome(18.0, training=15.0)}
     degraded = torch.full((50,), 16.0)
-    assert [verdicts(found, degraded, 0.5, "paper", fits)[3].outcome for fits in (True, False)] == [NO, "held"]
+    assert [claims(found, degraded, 0.5, "paper", fits)[3].outcome for fits in (True, False)] == [NO, "held"]
     assert Denoising().fits and Deblurring().fits and not Inpainting().fits
 
 
-# -- the items --------------------------------------------------------------------------------------------------------
+# -- the experiments --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def result(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResult:
     return Denoising().run(Work("tiny", 0, tmp_path_factory.mktemp("denoising")))
 
 
-def test_tiny_run_shows_all_settings_side_by_side(findings: Findings) -> None:
-    exhibits = {exhibit.name: exhibit for exhibit in findings.exhibits}
-    table = exhibits["results"]
+def test_tiny_run_shows_all_settings_side_by_side(result: ExperimentResult) -> None:
+    figures = {figure.name: figure for figure in result.figures}
+    table = figures["results"]
     assert isinstance(table, Table)
     assert [tuple(row[:3]) for row in table.rows[2:]] == list(KEYS)
     for split in SPLITS:
-        pictures = exhibits[f"{split}-images"]
+        pictures = figures[f"{split}-images"]
         assert isinstance(pictures, Pictures) and pictures.truth == "ground truth"
         assert len(pictures.rows) == 2 + len(KEYS)
         assert all(images.shape == (3, 28, 28) for images in pictures.rows.values())
-    assert {f"{measure}-{setting}" for measure in ("psnr", "error") for setting in SETTINGS} <= set(exhibits)
-    assert {verdict.outcome for verdict in findings.verdicts} == {"not decidable"}
+    assert {f"{measure}-{setting}" for measure in ("psnr", "error") for setting in SETTINGS} <= set(figures)
+    assert {claim.outcome for claim in result.claims} == {"not decidable"}
 
 
-def test_tiny_run_maps_the_gap_of_every_layer(findings: Findings) -> None:
-    maps = [exhibit for exhibit in findings.exhibits if isinstance(exhibit, HeatMap)]
+def test_tiny_run_maps_the_gap_of_every_layer(result: ExperimentResult) -> None:
+    maps = [figure for figure in result.figures if isinstance(figure, HeatMap)]
     assert [each.name for each in maps] == ["gaps-0-2", "gaps-0-02"]
     for each in maps:
         assert len(each.y) == 7 and each.x[0] == 0
@@ -301,7 +293,7 @@ def test_checkpoints_are_removed_once_a_part_is_safe(tmp_path: Path, monkeypatch
 
 
 def test_published_learning_rates() -> None:
-    assert {item.name: item.rate for item in (Deblurring(), Denoising(), Inpainting())} == {
+    assert {experiment.name: experiment.rate for experiment in (Deblurring(), Denoising(), Inpainting())} == {
         "deblurring": 8e-4,
         "denoising": 8e-4,
         "inpainting": 1e-4,

@@ -1,4 +1,4 @@
-"""Item inversion: the printed scheme, confidence intervals, training that goes on, and its verdicts."""
+"""Experiment inversion: the printed scheme, confidence intervals, training that goes on, and its claims."""
 
 from __future__ import annotations
 
@@ -126,32 +126,32 @@ def level(loss: float, **quality: float) -> Level:
 
 
 def outcomes(levels: list[Level]) -> list[str]:
-    return [verdict.outcome for verdict in module.judge(levels, decidable=True)]
+    return [claim.outcome for claim in module.judge(levels, decidable=True)]
 
 
-def test_verdicts_can_go_either_way() -> None:
+def test_claims_can_go_either_way() -> None:
     good = [level(8e-3), level(3e-3), level(5e-4, corrected=25.0)]
     assert outcomes(good) == ["did not hold", *["held"] * 7]
     assert outcomes([level(8e-3, printed=21.0), level(3e-3, printed=21.0), level(5e-4, printed=21.0)])[0] == "held"
     bad = [level(8e-3, corrected=19.0, warm=19.0), level(3e-3), level(5e-4, corrected=18.0)]
     assert outcomes(bad) == [*["did not hold"] * 2, "held", *["did not hold"] * 5]
-    other = [verdict.outcome for verdict in module.judge(bad, decidable=True, as_published=False)]
+    other = [claim.outcome for claim in module.judge(bad, decidable=True, as_published=False)]
     assert other == ["did not hold", "not decidable", "held", *["not decidable"] * 2, *["did not hold"] * 3]
     same = [level(8e-3), level(3e-3), level(5e-4)]
     same[2] = replace(same[2], psnr={**same[2].psnr, CORRECTED: same[2].psnr[CORRECTED].flip(0) + 1e-3})
     assert outcomes(same)[3] == "not decidable"
-    assert {verdict.outcome for verdict in module.judge(good, decidable=False)} == {"not decidable"}
+    assert {claim.outcome for claim in module.judge(good, decidable=False)} == {"not decidable"}
 
 
 def test_tiny(tmp_path: Path) -> None:
-    findings = module.Inversion().run(Work("tiny", 0, tmp_path))
-    assert [verdict.outcome for verdict in findings.verdicts] == ["not decidable"] * 8
-    table = findings.exhibits[0]
+    result = module.Inversion().run(Work("tiny", 0, tmp_path))
+    assert [claim.outcome for claim in result.claims] == ["not decidable"] * 8
+    table = result.figures[0]
     assert len(table.rows) == 3 * len(METHODS)
     gains = {(row[0], row[1]): row[7] for row in table.rows}
     assert all(gains[loss, DECODER] == 0 and gains[loss, CLAMPED] >= 0 for loss in (0.16, 0.14, 0.12))
-    reached = findings.configuration["training"]
+    reached = result.configuration["training"]
     assert [each["level"] for each in reached] == [0.16, 0.14, 0.12]
     assert all(each["loss"] <= each["level"] for each in reached)
-    pictures = [exhibit for exhibit in findings.exhibits if exhibit.kind == "pictures"]
+    pictures = [figure for figure in result.figures if figure.kind == "pictures"]
     assert len(pictures) == 3 and all(images.shape == (5, 28, 28) for images in pictures[0].rows.values())

@@ -1,4 +1,4 @@
-"""The tables of run times: all ways compute the same, and the verdicts follow the numbers."""
+"""The tables of run times: all ways compute the same, and the claims follow the numbers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def row(layers: int, quick: float, slow: float, difference: float = 0.0, **times
     return {"width": 4, "batch": 1, "layers": layers, "difference": difference, "times": both}
 
 
-@pytest.mark.parametrize("item", [TableForward(), TableBackward()], ids=lambda item: item.name)
-def test_a_tiny_run_measures_every_cell(item: Any, tmp_path: Path) -> None:
-    found = item.run(Work("tiny", 0, tmp_path))
-    table, sizes, curves = found.exhibits
+@pytest.mark.parametrize("experiment", [TableForward(), TableBackward()], ids=lambda experiment: experiment.name)
+def test_a_tiny_run_measures_every_cell(experiment: Any, tmp_path: Path) -> None:
+    found = experiment.run(Work("tiny", 0, tmp_path))
+    table, sizes, curves = found.figures
     assert isinstance(table, Table) and isinstance(sizes, Table) and isinstance(curves, Curves)
     assert [line[0] for line in table.rows] == [1, 4]
-    assert table.rows[1][-3:-1] == list(item.published[4])
+    assert table.rows[1][-3:-1] == list(experiment.published[4])
     assert all(isinstance(cell, float) and cell > 0 for line in sizes.rows for cell in line[1:])
     assert {series.group for series in curves.series} == {"width 8, batch 1", "width 16, batch 4", "paper"}
-    timing = [verdict.outcome for verdict in found.verdicts[2:]]
+    timing = [claim.outcome for claim in found.claims[2:]]
     assert set(timing) == {"not decidable"}
-    assert found.verdicts[1].outcome == "held"
+    assert found.claims[1].outcome == "held"
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -1,4 +1,4 @@
-"""Peak memory: known for methods that can be counted by hand, and verdicts that follow the numbers."""
+"""Peak memory: known for methods that can be counted by hand, and claims that follow the numbers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from torchlift.report.records import Table
 
 def test_a_tiny_run_measures_everything(tmp_path: Path) -> None:
     found = Memory().run(Work("tiny", 0, tmp_path))
-    tables = {exhibit.name: exhibit for exhibit in found.exhibits if isinstance(exhibit, Table)}
+    tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"growth", "memory-batch", "memory-layers", "memory-samples"}
     assert list(tables["memory-samples"].columns) == ["samples", *ALL]
-    assert {verdict.outcome for verdict in found.verdicts} == {"not decidable"}
+    assert {claim.outcome for claim in found.claims} == {"not decidable"}
 
 
 def test_kept_variables_take_what_can_be_counted(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_significantly_more_is_half_as_much_again(free: int, outcome: str) -> No
 
 @pytest.mark.parametrize(("sweep", "outcome"), [(100, "held"), (101, "did not hold")])
 def test_no_more_means_no_more(sweep: int, outcome: str) -> None:
-    verdict = sweep_against_tape(_batches(sweep, 300), decidable=True)
-    assert (verdict.outcome, verdict.source) == (outcome, "torchlift")
-    assert f"growth with the batch: {sweep / 100:.2f} times" in verdict.measured
+    claim = sweep_against_tape(_batches(sweep, 300), decidable=True)
+    assert (claim.outcome, claim.source) == (outcome, "torchlift")
+    assert f"growth with the batch: {sweep / 100:.2f} times" in claim.measured
 
 
 def _samples(free: int, half: int, mapped: int) -> dict[int, dict[str, int]]:

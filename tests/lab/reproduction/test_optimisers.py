@@ -1,4 +1,4 @@
-"""The race of optimisers: its verdicts on made-up numbers, and a tiny race."""
+"""The race of optimisers: its claims on made-up numbers, and a tiny race."""
 
 from __future__ import annotations
 
@@ -9,27 +9,17 @@ import pytest
 import torch
 
 from torchlift.functions.losses import SquaredError
-from torchlift.lab.reproduction import Findings, Work
-from torchlift.lab.reproduction.optimisers import (
-    EXACT,
-    OURS,
-    PAPER,
-    SWEEP,
-    THRESHOLD,
-    TINY_SIZE,
-    Optimisers,
-    at_time,
-    contestants,
-    verdicts,
-)
-from torchlift.lab.reproduction.restoration import MU, build, load_images
-from torchlift.lab.reproduction.trajectory import Trajectory
+from torchlift.lab.benchmarks.solvers import EXACT, OURS, PAPER, SWEEP, SWEEP_ADAM, THRESHOLD, methods
+from torchlift.lab.problem import MU, build, load_images
+from torchlift.lab.reproduction import ExperimentResult, Work
+from torchlift.lab.reproduction.optimisers import TINY_SIZE, Optimisers, at_time, claims
+from torchlift.lab.trajectory import Trajectory
 from torchlift.liftings import Bregman
 from torchlift.objective import Objective, TrainingProblem
 from torchlift.report.records import Curves, Table
 
 
-def way(objectives: Sequence[float], validation: float = 12.0, pace: float = 1.0) -> Trajectory:
+def trajectory(objectives: Sequence[float], validation: float = 12.0, pace: float = 1.0) -> Trajectory:
     rows = [
         {"step": 10 * k, "seconds": pace * k, "objective": value, "training psnr": 20.0, "validation psnr": validation}
         for k, value in enumerate(objectives)
@@ -39,20 +29,21 @@ def way(objectives: Sequence[float], validation: float = 12.0, pace: float = 1.0
 
 def good() -> dict[str, Trajectory]:
     return {
-        "gradient": way([10, 8, 7, 6]),
-        "heavy-ball": way([10, 8, 6, 5]),
-        "Nesterov": way([10, 7, 5, 4]),
-        "Adam": way([10, 5, 3, 2]),
-        EXACT: way([10, 1], pace=2.0),
-        SWEEP: way([10, 3, 2, 1], validation=24.0),
+        "gradient": trajectory([10, 8, 7, 6]),
+        "heavy-ball": trajectory([10, 8, 6, 5]),
+        "Nesterov": trajectory([10, 7, 5, 4]),
+        "Adam": trajectory([10, 5, 3, 2]),
+        EXACT: trajectory([10, 1], pace=2.0),
+        SWEEP_ADAM: trajectory([10, 4, 3, 2], validation=23.0),
+        SWEEP: trajectory([10, 3, 2, 1], validation=24.0),
     }
 
 
 def said(found: Mapping[str, Trajectory], scale: str = "small") -> list[str]:
-    return [each.outcome for each in verdicts(found, 16.0, scale)]
+    return [each.outcome for each in claims(found, 16.0, scale)]
 
 
-def test_verdicts_can_hold_and_tiny_ones_are_open() -> None:
+def test_claims_can_hold_and_tiny_ones_are_open() -> None:
     assert said(good()) == ["held"] * 4
     assert said(good(), "tiny") == ["not decidable"] * 4
 
@@ -60,41 +51,41 @@ def test_verdicts_can_hold_and_tiny_ones_are_open() -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "index"),
     [
-        ("heavy-ball", way([10, 9, 8, 7]), 0),
-        ("Nesterov", way([10, 9, 8, 6]), 0),
-        ("Adam", way([10, 9, 8, 4.5]), 1),
-        ("Adam", way([10, 9, 8, 2]), 1),  # the smallest at the end only
-        (EXACT, way([10, 1], pace=5.0), 2),  # one step that takes longer than all of Adam
-        (EXACT, way([10, 8], pace=2.0), 2),  # worse than Adam was by then
-        (EXACT, way([10, 1], validation=17.0, pace=2.0), 3),
+        ("heavy-ball", trajectory([10, 9, 8, 7]), 0),
+        ("Nesterov", trajectory([10, 9, 8, 6]), 0),
+        ("Adam", trajectory([10, 9, 8, 4.5]), 1),
+        ("Adam", trajectory([10, 9, 8, 2]), 1),  # the smallest at the end only
+        (EXACT, trajectory([10, 1], pace=5.0), 2),  # one step that takes longer than all of Adam
+        (EXACT, trajectory([10, 8], pace=2.0), 2),  # worse than Adam was by then
+        (EXACT, trajectory([10, 1], validation=17.0, pace=2.0), 3),
     ],
 )
-def test_verdicts_can_fail(name: str, changed: Trajectory, index: int) -> None:
+def test_claims_can_fail(name: str, changed: Trajectory, index: int) -> None:
     found = {**good(), name: changed}
     assert said(found, "paper")[index] == "did not hold"
     assert said(found)[index] == ("not decidable" if index < 2 else "did not hold")  # the paper's runs are longer
 
 
 def test_value_at_a_time_is_the_last_one_measured_by_then() -> None:
-    each = way([10, 5, 3, 2], pace=2.0)
+    each = trajectory([10, 5, 3, 2], pace=2.0)
     assert [at_time(each, seconds) for seconds in (0.0, 1.9, 2.0, 5.0, 60.0)] == [10, 10, 5, 3, 2]
 
 
 def test_heavy_ball_keeps_below_its_limit() -> None:
-    part = contestants()["heavy-ball"].parts  # pyright: ignore[reportAttributeAccessIssue]
+    part = methods()["heavy-ball"].parts  # pyright: ignore[reportAttributeAccessIssue]
     assert part.step_size.factor < 2 * (1 - part.momentum.beta)
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def result(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResult:
     return Optimisers().run(Work("tiny", 0, tmp_path_factory.mktemp("optimisers")))
 
 
-def test_tiny_race_has_everyone_from_the_same_start(findings: Findings) -> None:
-    exhibits = {exhibit.name: exhibit for exhibit in findings.exhibits}
-    table, curves, times = exhibits["results"], exhibits["objective"], exhibits["objective-seconds"]
+def test_tiny_race_has_everyone_from_the_same_start(result: ExperimentResult) -> None:
+    figures = {figure.name: figure for figure in result.figures}
+    table, curves, times = figures["results"], figures["objective"], figures["objective-seconds"]
     assert isinstance(table, Table) and isinstance(curves, Curves) and isinstance(times, Curves)
-    assert [row[0] for row in table.rows[1:]] == [*PAPER, *OURS] == list(contestants())
+    assert [row[0] for row in table.rows[1:]] == [*PAPER, *OURS] == list(methods())
     assert [each.label for each in curves.series] == list(PAPER)
     starts = {each.label: each.y[0] for each in times.series}
     assert len({starts[name] for name in (*PAPER, EXACT)}) == 1

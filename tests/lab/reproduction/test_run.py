@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from contracts.items import PARTS, Example, Failing, content
+from contracts.experiments import PARTS, Example, Failing, content
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
 from torchlift.lab.reproduction import Work, reproduce, run
-from torchlift.lab.reproduction.item import file_name
+from torchlift.lab.reproduction.experiment import file_name
 from torchlift.report.records import Table, load_record
 
 
@@ -54,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_is_written(drawn: Path) -> None:
     record = load_record(drawn)
-    figures = {exhibit.name for exhibit in record.exhibits if not isinstance(exhibit, Table)}
+    figures = {figure.name for figure in record.figures if not isinstance(figure, Table)}
     endings = ("png", "svg", "pdf")
     assert {file.name for file in (drawn / "figures").iterdir()} == {f"{a}.{b}" for a in figures for b in endings}
     assert {file.name for file in (drawn / "tables").iterdir()} == {"numbers.md", "numbers.tex"}
@@ -258,7 +258,7 @@ def nothing() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
     work = Work("tiny", 0, tmp_path)
     work.part("λ = 0.2", nothing)
-    with pytest.raises(InvalidValueError, match="expected a name that no other part of the item has, got '0_2'"):
+    with pytest.raises(InvalidValueError, match="expected a name that no other part of the experiment has, got '0_2'"):
         work.part("0_2", nothing)
 
 

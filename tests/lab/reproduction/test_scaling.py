@@ -1,4 +1,4 @@
-"""Exponents are found where they are known, and the verdicts follow the numbers."""
+"""Exponents are found where they are known, and the claims follow the numbers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from torchlift.report.records import Table
 
 def test_a_tiny_run_fills_its_tables(tmp_path: Path) -> None:
     found = Scaling().run(Work("tiny", 0, tmp_path))
-    tables = {exhibit.name: exhibit for exhibit in found.exhibits if isinstance(exhibit, Table)}
+    tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"exponents", "step-layers", "step-width", "step-samples"}
     assert len(tables["exponents"].rows) == 3 * len(METHODS)
-    assert {verdict.outcome for verdict in found.verdicts} == {"not decidable"}
+    assert {claim.outcome for claim in found.claims} == {"not decidable"}
 
 
 def test_every_method_makes_steps() -> None:
@@ -87,9 +87,9 @@ def test_a_significantly_larger_power_does_not_hold(sweep: Interval, outcome: st
     ("sweep", "outcome"), [(Interval(1.1, 1.04, 1.16), "held"), (Interval(1.1, 1.06, 1.14), "did not hold")]
 )
 def test_intervals_that_meet_are_no_difference(sweep: Interval, outcome: str) -> None:
-    verdict = against_tape(_fits(sweep, ONE), decidable=True)
-    assert verdict.outcome == outcome
-    assert ("backward sweep in layers" in verdict.measured) == (outcome == "did not hold")
+    claim = against_tape(_fits(sweep, ONE), decidable=True)
+    assert claim.outcome == outcome
+    assert ("backward sweep in layers" in claim.measured) == (outcome == "did not hold")
 
 
 @pytest.mark.parametrize(("sweep", "outcome"), [(1.1, "held"), (1.2, "did not hold")])

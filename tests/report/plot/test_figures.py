@@ -34,7 +34,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
         [{"name": "a", "steps": [0, 1], "seconds": [0.0, 1.0], "values": [2.0, 1.0], "psnr": [1.0, 2.0]}]
     ),
     "devices": lambda: plot.devices("A", [1, 2], {"lifting": [(1.0, 1.0), (0.6, 0.8)], "other": [(1.0, 1.0), None]}),
-    "exhibit": lambda: plot.exhibit(Curves("a", "A", "x", "y", [Series("one", [1, 2], [3.0, 4.0])])),
+    "figure": lambda: plot.figure(Curves("a", "A", "x", "y", [Series("one", [1, 2], [3.0, 4.0])])),
     "gains": lambda: plot.gains([{"level": 0.1, "noise": 0.1, "contestants": [{"name": "sweep", "gain": [1.0, 0.1]}]}]),
     "layers": lambda: plot.layers([{"width": 4, "batch": 1, "layers": layers, **TIMES} for layers in (1, 2)]),
     "pictures": lambda: plot.pictures({"x": torch.rand(2, 4, 4)}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchlift.report.records import Curves, Record, Series, Table, Verdict, cell_text, latex, markdown, record_markdown
+from torchlift.report.records import Claim, Curves, Record, Series, Table, cell_text, latex, markdown, record_markdown
 from torchlift.report.records.text import NOT_DRAWN, latex_text, markdown_text
 
 TABLE = Table(
@@ -103,8 +103,8 @@ def test_nothing_is_markup_of_markdown(text: str, expected: str) -> None:
 
 def test_a_record() -> None:
     curves = Curves("curves", "Curves", "x", "y", [Series("a", [1], [1])], note="They fall.")
-    verdicts = [Verdict("It falls.", "by 3", "held"), Verdict("It rises.", "by −3", "did not hold", "torchlift")]
-    record = Record("name", "Title", "Summary.", "torchlift x", {}, {}, 125.0, verdicts, [TABLE, curves])
+    claims = [Claim("It falls.", "by 3", "held"), Claim("It rises.", "by −3", "did not hold", "torchlift")]
+    record = Record("name", "Title", "Summary.", "torchlift x", {}, {}, 125.0, claims, [TABLE, curves])
     text = record_markdown(record, ["curves"])
     assert text.startswith("# Title\n\nSummary.\n\n## Claims\n\n1 held, 1 did not hold\n\n| claim |")
     assert "| It rises. | by −3 | did not hold | torchlift |" in text

@@ -11,7 +11,8 @@ from torchlift.cli.settings.settings import (
     TrainingSettings,
 )
 from torchlift.cli.settings.setup import Setup, prepare, settle
-from torchlift.cli.settings.training import SOLVERS, build_loss, build_phases
+from torchlift.cli.settings.solvers import SOLVERS
+from torchlift.cli.settings.training import build_loss, build_phases
 
 __all__ = [
     "SOLVERS",

@@ -102,23 +102,23 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
             with zipfile.ZipFile(file) as stored:
                 members = {member.filename.removesuffix(".npy"): member for member in stored.infolist()}
                 _check_names(where, members, NAMES)
-                found = {}
+                arrays = {}
                 for name, member in members.items():
                     with stored.open(member) as stream:
-                        found[name] = _as_tensor(read_numpy(f"{where} {name}", stream, member.file_size))
-                return found
+                        arrays[name] = _as_tensor(read_numpy(f"{where} {name}", stream, member.file_size))
+                return arrays
         except DataError:
             raise
         except Exception as error:  # damaged, encrypted, or packed in a way that zipfile does not know
             raise DataError(message(where, "a readable .npz file", str(error)[:200] or type(error).__name__)) from error
 
 
-def _check_names(where: str, names: Collection[str], known: Sequence[str]) -> None:
-    unknown = sorted({*names} - {*known})
-    if known == NAMES:
+def _check_names(where: str, names: Collection[str], allowed: Sequence[str]) -> None:
+    unknown = sorted({*names} - {*allowed})
+    if allowed == NAMES:
         _refuse_ambiguous(where, names)
     if unknown:
-        expected = f"arrays named {', '.join(known[:-1])} and {known[-1]} only"
+        expected = f"arrays named {', '.join(allowed[:-1])} and {allowed[-1]} only"
         raise DataError(message(where, expected, ", ".join(unknown)[:200]))
 
 

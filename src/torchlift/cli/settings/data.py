@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from torchlift.cli.settings.arrays import first, read_arrays
 from torchlift.cli.settings.fields import check_choice
-from torchlift.cli.settings.settings import DataSettings
 from torchlift.core.checks import Shape, check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.data import Batch, load_digits, load_mnist
-from torchlift.data.tasks import TASKS, Deblurring, Denoising, Inpainting, Task
-from torchlift.operators import Context
+from torchlift.data import Batch, Patches, load_digits, load_images, load_mnist, tiles
+from torchlift.data.tasks import TASKS, Task
 
-SETS = ("digits", "mnist", "files")
-OTHERS = ("classification", "regression")
+if TYPE_CHECKING:
+    from torchlift.cli.settings.settings import DataSettings
 
-#: What can be set of each imaging task: {setting: argument}.
-OPTIONS: dict[str, dict[str, str]] = {
-    "denoising": {"noise": "noise"},
-    "deblurring": {"noise": "noise", "blur_size": "size", "blur_sigma": "sigma"},
-    "inpainting": {"noise": "noise", "share": "share"},
-}
-_TASKS: dict[str, Callable[..., Task]] = {"denoising": Denoising, "deblurring": Deblurring, "inpainting": Inpainting}
+SETS = ("digits", "mnist", "files", "photographs")
+TARGETS = ("classification", "regression")
+"""Tasks whose inputs are given."""
+
+OF_TASKS = ("noise", "share", "blur_size", "blur_sigma")
+"""Settings that are arguments of an imaging task, without their prefix."""
+
+OF_PHOTOGRAPHS = ("patch_size", "patches", "channels")
+"""Settings of set = "photographs"."""
 
 LARGEST_BLUR = 255
+PATCH_SIZE, PATCHES = 40, 2000
 
-Drawing = Callable[[torch.Generator], tuple[Tensor, ...]]
+Drawing = Callable[[torch.Generator], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +45,14 @@ class Samples:
         train, validation: inputs, targets and context; `validation` is None where nothing is held out.
         task: says how inputs come from images; None where there are no images.
         redraw: makes new inputs from the training images for every epoch.
+        patches: draws patches of photographs for every epoch; `train` is a first draw.
     """
 
     train: Batch
     validation: Batch | None
     task: Task | None
     redraw: bool
+    patches: Patches | None = None
 
     @property
     def in_shape(self) -> Shape:
@@ -62,7 +66,7 @@ class Samples:
 
     def _classes(self) -> int:
         labels = [part.x for part in (self.train, self.validation) if part is not None]
-        return max(int(each.max()) for each in labels) + 1
+        return max(int(label.max()) for label in labels) + 1
 
     def shaped(self, in_shape: Shape, out_shape: Shape, context: bool) -> tuple[Batch | Drawing, Batch | None]:
         """Training and validation data as a network takes them: images become vectors where it wants vectors.
@@ -77,14 +81,16 @@ class Samples:
             return Batch(y, _reshaped(x, out_shape) if x.is_floating_point() else x, batch.context if context else None)
 
         held_out = None if self.validation is None else fit(self.validation)
+        if (patches := self.patches) is not None:
+            return (lambda generator: tuple(fit(Batch(*patches(generator))))), held_out
         if not self.redraw:
             return fit(self.train), held_out
         task, images = self.task, self.train.x
         assert task is not None  # `load_samples` refuses it otherwise
 
         def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-            y, known = task.degrade(images, generator)
-            fresh = fit(Batch(y, images, known))
+            y, context = task.degrade(images, generator)
+            fresh = fit(Batch(y, images, context))
             return fresh.y, fresh.x, fresh.context  # type: ignore[return-value]
 
         return draw, held_out
@@ -98,9 +104,14 @@ def load_samples(settings: DataSettings, dtype: torch.dtype = torch.float32, see
         dtype: of images.
         seed: of noise and masks; training and validation draw from streams of their own.
     """
-    check_choice("[data] task", settings.task, (*TASKS, *OTHERS))
+    check_choice("[data] task", settings.task, (*TASKS, *TARGETS))
     check_choice("[data] set", settings.set, SETS)
     task = _task(settings)
+    if settings.set == "photographs":
+        return _photographs(settings, task, dtype, seed)
+    for name in OF_PHOTOGRAPHS:
+        if getattr(settings, name) is not None:
+            invalid_value(f"[data] {name}", "set = 'photographs'", repr(settings.set), "Leave it out.")
     train, held_out = _arrays(settings, dtype)
     drawn = "inputs" not in train
     if settings.redraw and (task is None or not drawn):
@@ -115,37 +126,69 @@ def load_samples(settings: DataSettings, dtype: torch.dtype = torch.float32, see
 
 
 def _task(settings: DataSettings) -> Task | None:
-    options = OPTIONS.get(settings.task, {})
-    for name in ("noise", "share", "blur_size", "blur_sigma"):
-        if getattr(settings, name) is not None and name not in options:
-            invalid_value(f"[data] {name}", f"nothing for {settings.task}", getattr(settings, name), "Leave it out.")
-    if settings.task in OTHERS:
-        return None
+    task = TASKS.get(settings.task)
+    names = set() if task is None else {field.name for field in fields(task)}  # type: ignore[arg-type]
+    given: dict[str, float] = {}
+    for name in OF_TASKS:
+        value, argument = getattr(settings, name), name.removeprefix("blur_")
+        if value is not None and argument not in names:
+            invalid_value(f"[data] {name}", f"nothing for {settings.task}", value, "Leave it out.")
+        if value is not None:
+            given[argument] = value
     if settings.blur_size is not None and settings.blur_size > LARGEST_BLUR:
         invalid_value("[data] blur_size", f"at most {LARGEST_BLUR} pixels", settings.blur_size)
-    given = {argument: getattr(settings, name) for name, argument in options.items()}
-    return _TASKS[settings.task](**{name: value for name, value in given.items() if value is not None})
+    return None if task is None else replace(task, **given)  # type: ignore[type-var]
+
+
+def _photographs(settings: DataSettings, task: Task | None, dtype: torch.dtype, seed: int) -> Samples:
+    """Patches of the images in a folder, and tiles that cover those held out."""
+    if task is None:
+        invalid_value("[data] task", f"one of {', '.join(TASKS)} for photographs", repr(settings.task))
+    if settings.path is None:
+        invalid_value("[data] path", "a folder of image files for set = 'photographs'", "nothing")
+    images = load_images(settings.path, channels=settings.channels)
+    if settings.validation_path is None:
+        count = max(1, len(images) // 10) if settings.validation is None else settings.validation
+        if check_size("[data] validation", count, minimum=0) >= len(images):
+            invalid_value("[data] validation", f"fewer than the {len(images)} images there are", count)
+        images, held_out = images[: len(images) - count], images[len(images) - count :]
+    else:
+        held_out = load_images(settings.validation_path, channels=len(images[0]))[: settings.validation]
+    if settings.images is not None:
+        if check_size("[data] images", settings.images) > len(images):
+            invalid_value("[data] images", f"at most {len(images)} images", settings.images)
+        images = images[: settings.images]
+    size = PATCH_SIZE if settings.patch_size is None else check_size("[data] patch_size", settings.patch_size)
+    count = PATCHES if settings.patches is None else check_size("[data] patches", settings.patches)
+    patches = Patches(images, task, size, count, dtype=dtype)
+    validation = None
+    if held_out:
+        x = tiles(held_out, size, dtype)
+        y, context = task.degrade(x, torch.Generator().manual_seed(2 * seed + 1))
+        validation = Batch(y, x, context)
+    first_draw = Batch(*patches(torch.Generator().manual_seed(2 * seed)))
+    return Samples(first_draw, validation, task, True, patches)
 
 
 def _arrays(settings: DataSettings, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
     """Training and validation arrays; of images without inputs only targets."""
     if settings.set != "files" and settings.validation_path is not None:
-        invalid_value("[data] validation_path", "set = 'files'", repr(settings.set))
+        invalid_value("[data] validation_path", "set = 'files' or 'photographs'", repr(settings.set))
     if settings.set == "digits":
         if settings.path is not None:
             hint = "Name your own files by set = 'files', the full MNIST by set = 'mnist'."
             invalid_value("[data] path", "none for the bundled digits", settings.path, hint)
-        found, held_out = (_named(settings, *load_digits(split, dtype=dtype)) for split in ("train", "validation"))
-        return _cut(settings, found, held_out, 500)
+        train, held_out = (_named(settings, *load_digits(split, dtype=dtype)) for split in ("train", "validation"))
+        return _cut(settings, train, held_out, 500)
     if settings.set == "mnist":
         if settings.task == "regression":
             invalid_value("[data] task", "an imaging task or classification for mnist", "'regression'")
         return _cut(settings, _named(settings, *load_mnist("train", path=settings.path, dtype=dtype)), None, 5000)
     if settings.path is None:
         invalid_value("[data] path", "a file or folder for set = 'files'", "nothing")
-    found = read_arrays(settings.path)
+    train = read_arrays(settings.path)
     held_out = None if settings.validation_path is None else read_arrays(settings.validation_path)
-    return _cut(settings, found, held_out, max(1, len(found["targets"]) // 10))
+    return _cut(settings, train, held_out, max(1, len(train["targets"]) // 10))
 
 
 def _named(settings: DataSettings, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -155,23 +198,23 @@ def _named(settings: DataSettings, images: Tensor, labels: Tensor) -> dict[str, 
 
 
 def _cut(
-    settings: DataSettings, found: dict[str, Tensor], held_out: dict[str, Tensor] | None, usual: int
+    settings: DataSettings, train: dict[str, Tensor], held_out: dict[str, Tensor] | None, default: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
     """The first samples for training; without data of its own, validation has the last ones."""
-    total = len(found["targets"])
-    wanted = usual if settings.validation is None else check_size("[data] validation", settings.validation, minimum=0)
+    total = len(train["targets"])
+    count = default if settings.validation is None else check_size("[data] validation", settings.validation, minimum=0)
     if held_out is None:
-        if wanted >= total:
-            invalid_value("[data] validation", f"fewer than the {total} samples there are", wanted)
-        held_out, total = first(found, total - wanted, total), total - wanted
+        if count >= total:
+            invalid_value("[data] validation", f"fewer than the {total} samples there are", count)
+        held_out, total = first(train, total - count, total), total - count
     elif settings.validation is None:
-        wanted = len(held_out["targets"])
-    if wanted > len(held_out["targets"]):
-        invalid_value("[data] validation", f"at most {len(held_out['targets'])} samples", wanted)
+        count = len(held_out["targets"])
+    if count > len(held_out["targets"]):
+        invalid_value("[data] validation", f"at most {len(held_out['targets'])} samples", count)
     images = total if settings.images is None else check_size("[data] images", settings.images)
     if images > total:
         invalid_value("[data] images", f"at most {total} samples", images)
-    return first(found, 0, images), first(held_out, 0, wanted) if wanted else None
+    return first(train, 0, images), first(held_out, 0, count) if count else None
 
 
 def _batch(arrays: Mapping[str, Tensor], task: Task | None, dtype: torch.dtype, seed: int, stream: int) -> Batch:
@@ -180,8 +223,9 @@ def _batch(arrays: Mapping[str, Tensor], task: Task | None, dtype: torch.dtype, 
         x = x.to(dtype)
     if "inputs" in arrays:
         context = arrays.get("context")
-        known: Context = context.to(dtype) if context is not None and context.is_floating_point() else context
-        return Batch(arrays["inputs"].to(dtype), x, known)
+        if context is not None and context.is_floating_point():
+            context = context.to(dtype)
+        return Batch(arrays["inputs"].to(dtype), x, context)
     assert task is not None  # `load_samples` refuses it otherwise
     if "context" in arrays:
         hint = "Without inputs the task draws masks itself: leave context out."

@@ -1,170 +1,263 @@
-"""Networks from settings."""
+"""Networks from settings: each builder takes the settings that its network reads, by name."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchlift.cli.settings.data import Samples
 from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.memory import check_fits
 from torchlift.cli.settings.own_code import call_named, reason
-from torchlift.cli.settings.settings import NetworkSettings
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
-from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
-from torchlift.operators import Dense, FiniteDifference, LinearOperator, Reshape, dct_matrix
+from torchlift.networks import (
+    DDFB,
+    LISTA,
+    MLP,
+    Chain,
+    FirmDenoiser,
+    Network,
+    Perceptron,
+    PrimalDual,
+    ResNet,
+    ScCP,
+    Shallow,
+    lift,
+)
+from torchlift.networks.denoisers import Denoiser
+from torchlift.operators import (
+    Dense,
+    FiniteDifference,
+    Identity,
+    LinearOperator,
+    Reshape,
+    Separable,
+    convolutional_dictionary,
+    dct_matrix,
+)
 from torchlift.operators.context import map_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
 
-_LAYERS = ("widths", "depth", "activation", "threshold", "parameters")
-_UNROLLED = ("threshold", "iterations", "dictionary", "scale", "step", "tied")
+if TYPE_CHECKING:
+    from torchlift.cli.settings.settings import NetworkSettings
 
-#: The settings that each kind reads, beside `kind` and `dtype`.
-USES: dict[str, tuple[str, ...]] = {
-    "MLP": _LAYERS,
-    "ResNet": (*_LAYERS, "tableau"),
-    "Shallow": _LAYERS,
-    "Perceptron": ("activation", "threshold", "parameters"),
-    "LISTA": (*_UNROLLED, "form"),
-    "PrimalDual": _UNROLLED,
-}
 #: What the unrolled networks start from where nothing is said.
 THRESHOLD, ITERATIONS = 0.1, 8
+DICTIONARIES = ("dct", "identity", "random", "convolution", "differences")
+SMALL = 1024
+"""Entries of an image up to which dictionaries are full matrices; beyond, one for the rows and one for the columns."""
+MOST = 10_000
+"""Layers or iterations."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a network is built for.
+
+    Arguments:
+        samples: tell sizes, and the forward model H of unrolled networks.
+        dtype: of parameters, "float32" or "float64".
+    """
+
+    samples: Samples
+    dtype: str
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers in an input and in an output."""
+        return math.prod(self.samples.in_shape), math.prod(self.samples.out_shape)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
 
 
 def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) -> Network:
-    """The network that the settings describe, for these data.
-
-    Args:
-        settings: [network].
-        samples: tell sizes, and the forward model H of unrolled networks.
-        seed: of the weights.
-    """
+    """The network that the settings describe, for these data, with weights of a seed."""
     own = ":" in settings.kind
-    kind = "own" if own else check_choice("[network] kind", settings.kind, (*USES, "module:function"))
-    blank = NetworkSettings()
+    kind = "own" if own else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
+    used = () if own else _settings_of(kind)
+    blank = type(settings)()
     for name in (field.name for field in fields(settings)):
-        used = name in ("kind", "dtype", *USES.get(kind, ()))
-        if not used and getattr(settings, name) != getattr(blank, name):
-            able = [other for other, uses in USES.items() if name in uses]
+        if name not in ("kind", "dtype", *used) and getattr(settings, name) != getattr(blank, name):
+            able = [other for other in BUILDERS if name in _settings_of(other)]
             hint = f"It belongs to {', '.join(able)}. Leave it out."
             invalid_value(f"[network] {name}", f"nothing for {settings.kind}", getattr(settings, name), hint)
+    site, values = Site(samples, settings.dtype), {name: getattr(settings, name) for name in used}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _own(settings.kind, samples) if own else _built(kind, settings, samples)
-    return network.to(torch_dtype(settings))
+        network = _own(settings.kind, samples) if own else _built(kind, site, values)
+    return network.to(site.torch_dtype)
 
 
-def _built(kind: str, settings: NetworkSettings, samples: Samples) -> Network:
+def _settings_of(kind: str) -> tuple[str, ...]:
+    """The settings that a kind of network reads, beside `kind` and `dtype`."""
+    return tuple(inspect.signature(BUILDERS[kind]).parameters)[1:]
+
+
+def _built(kind: str, site: Site, values: dict[str, Any]) -> Network:
     try:
-        return _BUILDERS[kind](settings, samples)
+        return BUILDERS[kind](site, **values)
     except TorchliftError:
         raise
     except (ArithmeticError, ValueError, RuntimeError, MemoryError) as error:  # such as a step of 1/0² or no room
-        where = f"[network] {settings.kind}"
-        raise InvalidValueError(message(where, "numbers of ordinary size", reason(error))) from error
-
-
-def torch_dtype(settings: NetworkSettings) -> torch.dtype:
-    return torch.float64 if settings.dtype == "float64" else torch.float32
+        raise InvalidValueError(message(f"[network] {kind}", "numbers of ordinary size", reason(error))) from error
 
 
 def reads_context(network: Network) -> bool:
     """Whether the forward model of an unrolled network may depend on the sample; networks of one's own might."""
-    return not isinstance(network, Chain | Shallow)
+    return not isinstance(network, Chain | Shallow | Denoiser)
 
 
-def _mlp(settings: NetworkSettings, samples: Samples) -> Network:
-    before, after = math.prod(samples.in_shape), math.prod(samples.out_shape)
-    widths = [before, *_hidden(settings, before), after]
-    check_fits("[network] widths", sum((a + 1) * b for a, b in pairwise(widths)), settings.dtype)
-    return MLP(widths, _activation(settings))
+def _mlp(
+    site: Site,
+    widths: tuple[int, ...],
+    depth: int | None,
+    activation: str | None,
+    threshold: float | None,
+    parameters: tuple[float, ...],
+) -> Network:
+    before, after = site.sizes
+    sizes = [before, *_hidden(widths, depth, before), after]
+    check_fits("[network] widths", sum((a + 1) * b for a, b in pairwise(sizes)), site.dtype)
+    return MLP(sizes, _activation(activation, threshold, parameters))
 
 
-def _resnet(settings: NetworkSettings, samples: Samples) -> Network:
-    before, after = math.prod(samples.in_shape), math.prod(samples.out_shape)
-    inner = _hidden(settings, before)
-    check_fits("[network] widths", (2 * sum(inner) + after) * (before + 1), settings.dtype)
-    return ResNet(before, inner, after, _activation(settings), tableau=settings.tableau or "euler")
+def _resnet(
+    site: Site,
+    widths: tuple[int, ...],
+    depth: int | None,
+    activation: str | None,
+    threshold: float | None,
+    parameters: tuple[float, ...],
+    tableau: str | None,
+) -> Network:
+    before, after = site.sizes
+    inner = _hidden(widths, depth, before)
+    check_fits("[network] widths", (2 * sum(inner) + after) * (before + 1), site.dtype)
+    return ResNet(before, inner, after, _activation(activation, threshold, parameters), tableau=tableau or "euler")
 
 
-def _shallow(settings: NetworkSettings, samples: Samples) -> Network:
-    before, after = math.prod(samples.in_shape), math.prod(samples.out_shape)
-    blocks = _hidden(settings, before, usual=1)
-    check_fits("[network] widths", sum(blocks) * (before + after + 1), settings.dtype)
-    return Shallow(before, blocks, after, _activation(settings), output_bias=True)
+def _shallow(
+    site: Site,
+    widths: tuple[int, ...],
+    depth: int | None,
+    activation: str | None,
+    threshold: float | None,
+    parameters: tuple[float, ...],
+) -> Network:
+    before, after = site.sizes
+    blocks = _hidden(widths, depth, before, default=1)
+    check_fits("[network] widths", sum(blocks) * (before + after + 1), site.dtype)
+    return Shallow(before, blocks, after, _activation(activation, threshold, parameters), output_bias=True)
 
 
-def _perceptron(settings: NetworkSettings, samples: Samples) -> Network:
-    before, after = math.prod(samples.in_shape), math.prod(samples.out_shape)
-    check_fits("[network] kind", (before + 1) * after, settings.dtype)
-    return Perceptron(before, after, _activation(settings))
+def _perceptron(site: Site, activation: str | None, threshold: float | None, parameters: tuple[float, ...]) -> Network:
+    before, after = site.sizes
+    check_fits("[network] kind", (before + 1) * after, site.dtype)
+    return Perceptron(before, after, _activation(activation, threshold, parameters))
 
 
-def _lista(settings: NetworkSettings, samples: Samples) -> Network:
-    H, iterations = _forward_model(settings, samples), _iterations(settings)
-    coupled = settings.form == "coupled"  # its matrices start from one sample's H
+def _lista(
+    site: Site,
+    threshold: float | None,
+    iterations: int | None,
+    dictionary: str | None,
+    scale: float | None,
+    step: float | None,
+    tied: bool,
+    form: str | None,
+) -> Network:
+    H, count, context = _forward_model("LISTA", site), _iterations(iterations), site.samples.train.context
+    coupled = form == "coupled"  # its matrices start from one sample's H
     return LISTA(
         H,
-        _dictionary(settings, H.in_shape, 1 if settings.tied else iterations + 2),
-        iterations,
-        threshold=_positive(settings, "threshold", THRESHOLD),
-        step=None if settings.step is None else check_positive("[network] step", settings.step),
-        form=settings.form or "ista",
-        tied=settings.tied,
-        context=map_context(samples.train.context, lambda t: t[:1]) if coupled else samples.train.context,
+        _dictionary(site, H.in_shape, 1 if tied else count + 2, dictionary, scale, analysis=False),
+        count,
+        threshold=_positive("threshold", threshold, THRESHOLD),
+        step=None if step is None else check_positive("[network] step", step),
+        form=form or "ista",
+        tied=tied,
+        context=map_context(context, lambda tensor: tensor[:1]) if coupled else context,
     )
 
 
-def _primal_dual(settings: NetworkSettings, samples: Samples) -> Network:
-    H, iterations = _forward_model(settings, samples), _iterations(settings)
+def _primal_dual(
+    site: Site,
+    threshold: float | None,
+    iterations: int | None,
+    dictionary: str | None,
+    scale: float | None,
+    step: float | None,
+    tied: bool,
+) -> Network:
+    H, count = _forward_model("PrimalDual", site), _iterations(iterations)
     return PrimalDual(
         H,
-        _dictionary(settings, H.in_shape, 1 if settings.tied else iterations),
-        iterations,
-        threshold=_positive(settings, "threshold", THRESHOLD),
-        step=None if settings.step is None else check_positive("[network] step", settings.step),
-        tied=settings.tied,
-        context=samples.train.context,
+        _dictionary(site, H.in_shape, 1 if tied else count, dictionary, scale, analysis=True),
+        count,
+        threshold=_positive("threshold", threshold, THRESHOLD),
+        step=None if step is None else check_positive("[network] step", step),
+        tied=tied,
+        context=site.samples.train.context,
     )
 
 
-def _hidden(settings: NetworkSettings, before: int, usual: int = 2) -> list[int]:
-    widths = [check_size("[network] widths", width) for width in settings.widths] or [before]
-    if settings.depth is None:
-        return widths if settings.widths else widths * usual
-    depth = check_size("[network] depth", settings.depth)
-    if len(widths) not in (1, depth):
-        invalid_value("[network] depth", f"{len(widths)}, the number of widths", depth, "Give one width, or no depth.")
-    if depth > 10_000:
-        invalid_value("[network] depth", "at most 10,000 layers", depth)
-    return widths * depth if len(widths) == 1 else widths
+def _denoiser(
+    make: type[Denoiser],
+    site: Site,
+    threshold: float | None,
+    iterations: int | None,
+    features: int | None,
+    filter_size: int | None,
+    tied: bool,
+) -> Network:
+    name, H = make.__name__, _forward_model(make.__name__, site)
+    if not isinstance(H, Identity):
+        hint = "PrimalDual and LISTA know the forward model of other tasks."
+        invalid_value(f"[network] {name}", "[data] task = 'denoising'", "another task", hint)
+    given = {"threshold": threshold, "features": features, "size": filter_size}
+    settings = {key: value for key, value in given.items() if value is not None}
+    return make(_image(H.in_shape), _iterations(iterations), tied=tied, dtype=site.torch_dtype, **settings)
 
 
-def _activation(settings: NetworkSettings) -> ProximalActivation:
-    name = settings.activation
+def _hidden(widths: tuple[int, ...], depth: int | None, before: int, default: int = 2) -> list[int]:
+    sizes = [check_size("[network] widths", width) for width in widths] or [before]
+    if depth is None:
+        return sizes if widths else sizes * default
+    check_size("[network] depth", depth)
+    if len(sizes) not in (1, depth):
+        invalid_value("[network] depth", f"{len(sizes)}, the number of widths", depth, "Give one width, or no depth.")
+    if depth > MOST:
+        invalid_value("[network] depth", f"at most {MOST:,} layers", depth)
+    return sizes * depth if len(sizes) == 1 else sizes
+
+
+def _activation(name: str | None, threshold: float | None, parameters: tuple[float, ...]) -> ProximalActivation:
     soft = name in ("soft-threshold", "group-soft-threshold")
-    if settings.threshold is not None and not soft:
+    name = name or "relu"
+    if threshold is not None and not soft:
         hint = "Set activation = 'soft-threshold', or leave it out."
-        invalid_value("[network] threshold", f"nothing for {name or 'relu'}", settings.threshold, hint)
-    numbers = (settings.threshold,) if settings.threshold is not None else settings.parameters
+        invalid_value("[network] threshold", f"nothing for {name}", threshold, hint)
+    numbers = (threshold,) if threshold is not None else parameters
     if soft and not numbers:
         invalid_value("[network] threshold", f"a number > 0 for {name}", "nothing", "The paper takes 0.2 and 0.02.")
-    if name is None:
-        name = "relu"
     if not numbers:
         return as_activation(name)
     kind = ACTIVATIONS[check_choice("[network] activation", name, ACTIVATIONS)]
     names = [field.name for field in fields(kind) if str(field.type).startswith("float")]  # type: ignore[arg-type]
     if len(numbers) > len(names):
-        wanted = f"at most {len(names)} ({', '.join(names)})" if names else "none"
-        invalid_value("[network] parameters", f"{wanted} for {name}", len(numbers))
+        expected = f"at most {len(names)} ({', '.join(names)})" if names else "none"
+        invalid_value("[network] parameters", f"{expected} for {name}", len(numbers))
     try:
         return kind(**{key: check_number("[network] parameters", n) for key, n in zip(names, numbers, strict=False)})
     except TypeError as error:
@@ -173,23 +266,38 @@ def _activation(settings: NetworkSettings) -> ProximalActivation:
         invalid_value("[network] parameters", f"{len(names)} ({', '.join(names)}) for {name}", len(numbers))
 
 
-def _forward_model(settings: NetworkSettings, samples: Samples) -> LinearOperator:
+def _forward_model(kind: str, site: Site) -> LinearOperator:
+    samples = site.samples
     if samples.task is None or len(samples.in_shape) != 3:
         hint = "Set [data] task to denoising, deblurring or inpainting, or choose an MLP."
-        invalid_value(f"[network] {settings.kind}", "images and a task, whose forward model it unrolls", "none", hint)
-    like = torch.empty(0, dtype=torch_dtype(settings))
-    return samples.task.operator(samples.out_shape, like)
+        invalid_value(f"[network] {kind}", "images and a task, whose forward model it unrolls", "none", hint)
+    return samples.task.operator(samples.out_shape, torch.empty(0, dtype=site.torch_dtype))
 
 
-def _dictionary(settings: NetworkSettings, shape: Shape, copies: int) -> LinearOperator:
-    """L for LISTA (code → image) and PrimalDual (image → coefficients); orthonormal, times the scale."""
-    analysis, pixels, dtype = settings.kind == "PrimalDual", math.prod(shape), torch_dtype(settings)
-    known = ("dct", "identity", "random", *(("differences",) if analysis else ()))
-    name = check_choice("[network] dictionary", settings.dictionary or "dct", known)
-    scale = _positive(settings, "scale", 1.0)
+def _dictionary(
+    site: Site, shape: Shape, copies: int, name: str | None, scale: float | None, *, analysis: bool
+) -> LinearOperator:
+    """L for LISTA (code → image) and, with `analysis`, PrimalDual (image → coefficients); orthonormal, times the scale.
+
+    Arguments:
+        site, shape: what it is for.
+        copies: how many of it the network has, for the memory.
+        name, scale: as set.
+        analysis: whether it maps images to coefficients.
+    """
+    name = check_choice("[network] dictionary", name or "dct", DICTIONARIES if analysis else DICTIONARIES[:-1])
+    factor, pixels, dtype = _positive("scale", scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
-        return scale * FiniteDifference(shape) if scale != 1.0 else FiniteDifference(shape)
-    check_fits("[network] dictionary", copies * pixels**2, settings.dtype)
+        return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
+    if name == "convolution":
+        bank = convolutional_dictionary(_image(shape), dtype=dtype).map_tensors(lambda _, weight: factor * weight)
+        return bank.T if analysis else bank
+    if pixels > SMALL:
+        channels, height, width = _image(shape)
+        check_fits("[network] dictionary", copies * (height**2 + width**2), site.dtype)
+        pair = Separable(factor * _basis(name, height, dtype), _basis(name, width, dtype), (channels, height, width))
+        return pair if analysis else pair.T
+    check_fits("[network] dictionary", copies * pixels**2, site.dtype)
     if name == "dct":
         one = dct_matrix(*shape[1:], dtype=dtype)
         matrix = torch.block_diag(*[one] * shape[0])  # each channel by itself
@@ -197,36 +305,52 @@ def _dictionary(settings: NetworkSettings, shape: Shape, copies: int) -> LinearO
         matrix = torch.eye(pixels, dtype=dtype)
     else:
         matrix = torch.linalg.qr(torch.randn(pixels, pixels, dtype=dtype)).Q
-    flat = Dense((scale * (matrix if analysis else matrix.T)).contiguous())
-    reshape = Reshape(shape, (pixels,))
-    return flat @ reshape if analysis else Reshape((pixels,), shape) @ flat
+    flat = Dense((factor * (matrix if analysis else matrix.T)).contiguous())
+    return flat @ Reshape(shape, (pixels,)) if analysis else Reshape((pixels,), shape) @ flat
 
 
-def _iterations(settings: NetworkSettings) -> int:
-    given = check_size("[network] iterations", ITERATIONS if settings.iterations is None else settings.iterations)
-    if given > 10_000:
-        invalid_value("[network] iterations", "at most 10,000", given)
-    return given
+def _image(shape: Shape) -> tuple[int, int, int]:
+    channels, height, width = shape  # `_forward_model` refuses anything else
+    return channels, height, width
 
 
-def _positive(settings: NetworkSettings, name: str, usual: float) -> float:
-    value = getattr(settings, name)
-    return usual if value is None else check_positive(f"[network] {name}", value)
+def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
+    """An orthonormal matrix for the rows or columns of an image."""
+    if name == "dct":
+        return dct_matrix(1, size, dtype=dtype)
+    if name == "identity":
+        return torch.eye(size, dtype=dtype)
+    return torch.linalg.qr(torch.randn(size, size, dtype=dtype)).Q
+
+
+def _iterations(iterations: int | None) -> int:
+    count = check_size("[network] iterations", ITERATIONS if iterations is None else iterations)
+    if count > MOST:
+        invalid_value("[network] iterations", f"at most {MOST:,}", count)
+    return count
+
+
+def _positive(name: str, value: float | None, default: float) -> float:
+    return default if value is None else check_positive(f"[network] {name}", value)
 
 
 def _own(path: str, samples: Samples) -> Network:
     made = call_named(f"[network] kind {path!r}", path)
     if isinstance(made, Network):
         return made
-    leaf = next((each for each in made.modules() if not list(each.children())), None)
+    leaf = next((module for module in made.modules() if not list(module.children())), None)
     return lift(made, None if isinstance(leaf, nn.Linear) else samples.in_shape)
 
 
-_BUILDERS: dict[str, Callable[[NetworkSettings, Samples], Network]] = {
+BUILDERS: dict[str, Callable[..., Network]] = {
     "MLP": _mlp,
     "ResNet": _resnet,
     "Shallow": _shallow,
     "Perceptron": _perceptron,
     "LISTA": _lista,
     "PrimalDual": _primal_dual,
+    "DDFB": partial(_denoiser, DDFB),
+    "ScCP": partial(_denoiser, ScCP),
+    "FirmDenoiser": partial(_denoiser, FirmDenoiser),
 }
+"""What builds each kind of network."""

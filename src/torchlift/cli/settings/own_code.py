@@ -18,7 +18,7 @@ from torchlift.networks import Network
 def call_named(where: str, path: str) -> Network | nn.Sequential:
     """What a function without arguments returns; modules of the current folder are found too.
 
-    Args:
+    Arguments:
         where: names the setting in messages.
         path: "package.module:function".
     """
@@ -28,10 +28,10 @@ def call_named(where: str, path: str) -> Network | nn.Sequential:
         invalid_value(where, "module:function, such as mypackage.models:denoiser", repr(path))
     with _current_folder_importable():
         try:
-            found: Any = importlib.import_module(module)
+            function: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
-            made = found()
+                function = getattr(function, part)
+            made = function()
         except TorchliftError:
             raise
         except Exception as error:  # whatever the user's code does, with `--debug` to see where

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from torchlift.cli.settings.data import SETS, TARGETS
+from torchlift.cli.settings.network import BUILDERS, DICTIONARIES
+from torchlift.cli.settings.solvers import SOLVERS, SolverSettings
+from torchlift.data.tasks import TASKS
+from torchlift.functions.losses import LOSSES
+from torchlift.liftings import LIFTINGS
+from torchlift.training import METRICS
 from torchlift.training.options import RunOptions
+from torchlift.training.phase import STATES
+from torchlift.training.weights import METHODS
+
+
+def _named(names: Iterable[str], text: str) -> object:
+    """The help of a setting that takes one of these names."""
+    return tyro.conf.arg(help=f"{', '.join(names)}{text}")
+
 
 Switch = Annotated[bool, tyro.conf.FlagConversionOff]
 """True or False is written out on the command line too, so that a flag can undo what a file says."""
@@ -18,16 +34,16 @@ Switch = Annotated[bool, tyro.conf.FlagConversionOff]
 class DataSettings:
     """What is learnt from."""
 
-    task: str = "denoising"
-    """denoising, deblurring or inpainting (inputs are made from images); classification; regression (own files)."""
-    set: str = "digits"
-    """digits (bundled), mnist (the full set), or files (your own)."""
+    task: Annotated[
+        str, _named(TASKS, f" (inputs are made from images), {', '.join(TARGETS)} (inputs and targets are given).")
+    ] = "denoising"
+    set: Annotated[str, _named(SETS, ": bundled digits, the full set, or your own.")] = "digits"
     path: Path | None = None
     """mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with arrays
     targets and perhaps inputs and context, or a folder of targets.npy, inputs.npy, context.npy. Without inputs the
-    task makes them from the targets."""
+    task makes them from the targets. photographs: a folder of PNG, JPEG or TIFF files."""
     validation_path: Path | None = None
-    """files: validation data of the same kind; by default the last samples of the path are held out."""
+    """files, photographs: validation data of the same kind; by default the last samples of the path are held out."""
     images: int | None = None
     """Samples to train on; all by default."""
     validation: int | None = None
@@ -40,6 +56,12 @@ class DataSettings:
     """deblurring: side of the Gaussian kernel in pixels; 5."""
     blur_sigma: float | None = None
     """deblurring: its standard deviation; 1."""
+    patch_size: int | None = None
+    """photographs: side of the patches in pixels; 40."""
+    patches: int | None = None
+    """photographs: patches drawn for every epoch; 2,000."""
+    channels: int | None = None
+    """photographs: 1 for grey, 3 for colour; colour if any image has it."""
     redraw: Switch = False
     """Draw noise and masks anew for every epoch."""
 
@@ -48,9 +70,14 @@ class DataSettings:
 class NetworkSettings:
     """What is trained; sizes of input and output come from the data."""
 
-    kind: str = "MLP"
-    """MLP, ResNet, Perceptron, Shallow, LISTA, PrimalDual, or your own function as module:function; it is called
-    without arguments and returns a Network or an nn.Sequential."""
+    kind: Annotated[
+        str,
+        _named(
+            BUILDERS,
+            ", or your own function as module:function; it is called without arguments and returns a Network or an "
+            "nn.Sequential.",
+        ),
+    ] = "MLP"
     widths: tuple[int, ...] = ()
     """Widths of the hidden layers (MLP), of the inner layers (ResNet) or of the blocks (Shallow); as wide as the
     input by default."""
@@ -59,15 +86,20 @@ class NetworkSettings:
     activation: str | None = None
     """Any proximal activation, such as relu or soft-threshold; relu by default."""
     threshold: float | None = None
-    """Of soft-threshold; for LISTA and PrimalDual where all thresholds start."""
+    """Of soft-threshold; of unrolled networks where all thresholds start."""
     parameters: tuple[float, ...] = ()
     """Numbers of other activations, such as 0 1 for box or 0.1 for leaky-relu."""
     tableau: str | None = None
     """ResNet: euler, midpoint, heun, kutta3 or rk4."""
     iterations: int | None = None
-    """LISTA and PrimalDual: number of unrolled iterations; 8."""
-    dictionary: str | None = None
-    """LISTA and PrimalDual: dct, identity, random (orthonormal), or differences (PrimalDual)."""
+    """Unrolled networks: number of iterations; 8."""
+    dictionary: Annotated[
+        str | None,
+        _named(
+            DICTIONARIES,
+            " (of PrimalDual only); dct. Beyond 1,024 entries of an image: a matrix for its rows, one for its columns.",
+        ),
+    ] = None
     scale: float | None = None
     """LISTA and PrimalDual: factor of the dictionary; 1."""
     step: float | None = None
@@ -75,35 +107,30 @@ class NetworkSettings:
     form: str | None = None
     """LISTA: ista or coupled."""
     tied: Switch = False
-    """LISTA and PrimalDual: all iterations share their weights."""
+    """Unrolled networks: all iterations share their weights."""
+    features: int | None = None
+    """DDFB, ScCP and FirmDenoiser: number of filters; 32."""
+    filter_size: int | None = None
+    """DDFB, ScCP and FirmDenoiser: side of the filters, odd; 5."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of parameters and data."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseSettings:
+class PhaseSettings(SolverSettings):
     """One stretch of training; what is None is taken from [training]."""
 
-    lifting: str | None = None
-    """bregman, fenchel, classical, contrastive, mac-qp, conventional (back-propagation). By default lifted
-    variables follow the forward pass and one backward sweep moves them."""
+    lifting: Annotated[
+        str | None,
+        _named(
+            LIFTINGS,
+            ". By default lifted variables follow the forward pass and one backward sweep moves them; conventional is "
+            "back-propagation.",
+        ),
+    ] = None
     mu: float | tuple[float, ...] | None = None
     """Weight of the lifting: one number, or one per layer."""
-    solver: str | None = None
-    """sweep, bcd, linearised-bcd, isgm, prox-gradient, fista, prox-adam; for conventional also adam,
-    adamw, sgd, rmsprop, nadam, radam."""
-    lr: float | None = None
-    """Learning rate, where the solver has one."""
-    momentum: float | None = None
-    """sgd and rmsprop: momentum."""
-    weight_decay: float | None = None
-    """Optimisers of torch: weight decay."""
-    anneal: Literal["cosine", "linear"] | None = None
-    """Optimisers of torch: how the learning rate falls to 0 over the budget; it stays without."""
-    tau: float | None = None
-    """isgm: length of the implicit steps; 1."""
-    inner_steps: int | None = None
-    """isgm and bcd: steps of the inner solver."""
+    solver: Annotated[str | None, _named(SOLVERS, ". Optimisers of torch go with conventional.")] = None
     batch_size: int | Literal["full"] | None = None
     """Samples per step, or full; 100 or a tenth of the samples."""
     epochs: int | None = None
@@ -112,10 +139,10 @@ class PhaseSettings:
     """How long, instead of epochs."""
     time_limit: float | None = None
     """Seconds after which it ends in any case."""
-    weights: str | None = None
-    """How weights start: keep, default, he, orthogonal, pass-through, layer-wise, balanced."""
-    states: Literal["forward", "input", "random", "warm"] | None = None
-    """Where lifted variables start; forward. warm: where the epoch before left them."""
+    weights: Annotated[str | None, _named(("keep", *METHODS), ": how weights start.")] = None
+    states: Annotated[
+        str | None, _named(STATES, ": where lifted variables start; forward. warm: where the epoch before left them.")
+    ] = None
     state_dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
     """In which warm lifted variables are kept; that of the network."""
     state_storage: Path | None = None
@@ -128,10 +155,8 @@ class PhaseSettings:
 class TrainingSettings(PhaseSettings, RunOptions):
     """How it is trained."""
 
-    loss: str | None = None
-    """squared-error, cross-entropy, huber, absolute; by default as the targets need it."""
-    metrics: tuple[str, ...] | None = None
-    """psnr, ssim, accuracy, mse, nmse; the first one chooses the best parameters."""
+    loss: Annotated[str | None, _named(LOSSES, "; by default as the targets need it.")] = None
+    metrics: Annotated[tuple[str, ...] | None, _named(METRICS, "; the first one chooses the best parameters.")] = None
     seed: int = 0
     """Of noise, weights and the order of samples."""
     threads: int | None = None

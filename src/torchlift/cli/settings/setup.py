@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from torchlift.cli.settings.data import Drawing, Samples, absolute, load_samples
-from torchlift.cli.settings.network import build_network, reads_context, torch_dtype
+from torchlift.cli.settings.network import build_network, reads_context
 from torchlift.cli.settings.settings import Configuration
 from torchlift.cli.settings.training import build_loss, build_phases
 from torchlift.core.checks import check_size
@@ -88,11 +88,11 @@ class Setup:
         held_out = self.held_out()
         if held_out is None:
             return {}
-        found = {} if (values := self._of_input()) is None else {"input": values}
+        references = {} if (values := self._of_input()) is None else {"input": values}
         first, network = self.phases[0], copy.deepcopy(self.network)
         with torch.random.fork_rng(devices=[]):
             start_weights(network, first, self.batches(first), self.loss, self.configuration.training.seed)
-        return found | {"start": evaluate(network, held_out.ordered(1000), self.loss, self.metrics)}
+        return references | {"start": evaluate(network, held_out.ordered(1000), self.loss, self.metrics)}
 
     @torch.no_grad()
     def _of_input(self) -> dict[str, float] | None:
@@ -111,7 +111,7 @@ def prepare(configuration: Configuration) -> Setup:
     if seed >= 2**62:
         invalid_value("[training] seed", "a whole number below 2**62", seed)
     phases = build_phases(configuration)
-    samples = load_samples(configuration.data, torch_dtype(configuration.network), seed)
+    samples = load_samples(configuration.data, getattr(torch, configuration.network.dtype), seed)
     network = build_network(configuration.network, samples, seed)
     data, validation = samples.shaped(network.in_shape, network.out_shape, reads_context(network))
     loss = build_loss(training) or (SquaredError() if samples.train.x.is_floating_point() else CrossEntropy())

@@ -19,7 +19,7 @@ def from_physics(physics: Any, in_shape: Any = None, context: Context = None) ->
     differ from image to image are its context, under the names that the physics
     has for them: `operator(x, {"mask": masks})`. Linearity and adjointness are tried.
 
-    Args:
+    Arguments:
         physics: any linear physics whose measurements are one real tensor.
         in_shape: shape of one image, such as (1, 28, 28); by default the `img_size` of the physics.
         context: an example, where the physics has no parameters of its own.

@@ -56,7 +56,7 @@ class OperatorPhysics(LinearPhysics):
 def as_physics(operator: LinearOperator, *, noise_model: Any = None, context: Context = None, **settings: Any) -> Any:
     """An operator H as a `deepinv.physics.LinearPhysics` y = Hx + noise, for deepinv's algorithms, losses and Trainer.
 
-    Args:
+    Arguments:
         operator: H.
         noise_model: such as `deepinv.physics.GaussianNoise(0.1)`; none by default.
         context: tensors by name, for an H that depends on the image: {"mask": masks}. They become parameters of the

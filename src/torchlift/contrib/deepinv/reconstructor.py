@@ -34,7 +34,7 @@ class NetworkReconstructor(Reconstructor):
     def forward(self, y: Tensor, physics: Any = None, **kwargs: Any) -> Tensor:
         """N(y) as images.
 
-        Args:
+        Arguments:
             y: measurements (B, …).
             physics: the forward model in place of the network's own, where the network is an unrolled algorithm;
                 other networks do not look at it.
@@ -45,9 +45,9 @@ class NetworkReconstructor(Reconstructor):
             network = self.network.with_operator(self._operator(physics, y))
         else:
             network = self.network
-        wanted = network.in_shape
-        if y.shape[1:].numel() == math.prod(wanted):
-            y = y.reshape(-1, *wanted)  # a dense network takes images as vectors
+        shape = network.in_shape
+        if y.shape[1:].numel() == math.prod(shape):
+            y = y.reshape(-1, *shape)  # a dense network takes images as vectors
         return network(y).reshape(-1, *self.image_shape)
 
     def _operator(self, physics: Any, y: Tensor) -> PhysicsOperator:
@@ -67,7 +67,7 @@ def as_reconstructor(network: Network, image_shape: Any = None) -> Any:
     A dense network gets its measurements as vectors. An unrolled algorithm (`LISTA`, `PrimalDual`) takes the physics
     that it is called with as its forward model, with the steps and weights it has learned.
 
-    Args:
+    Arguments:
         network: N, any network of torchlift.
         image_shape: shape of one output, such as (1, 28, 28); by default that of the network.
     """

@@ -21,7 +21,7 @@ ZeroNoise, GaussianNoise = part("physics").ZeroNoise, part("physics").GaussianNo
 class PhysicsTask(Task):
     """The inverse problem y = A(x) + noise of a `deepinv.physics.LinearPhysics`, without noise or with a Gaussian one.
 
-    Args:
+    Arguments:
         physics: the forward model; its noise becomes `noise`, the standard deviation.
     """
 

@@ -1,23 +1,26 @@
-"""Solvers side by side on the paper's denoising problem: how fast the lifted Bregman objective falls."""
+"""The race of solvers on the paper's denoising problem: how fast the lifted Bregman objective falls.
+
+One definition for `torchlift bench solvers`, where each has the same seconds, and for the experiment
+`optimisers`, where each has its number of steps: the same methods, settings, starts and measurements.
+"""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchlift.core.solution import Record, Result, StepFailure
-from torchlift.data import Denoising, as_batches, load_digits, psnr
+from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
+from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
+from torchlift.lab.trajectory import Row, Trajectory, follow
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
-from torchlift.prox import SoftThreshold
 from torchlift.solvers import (
     BlockCoordinateDescent,
     FromBound,
@@ -27,159 +30,116 @@ from torchlift.solvers import (
     ProximalAdam,
     ProximalGradient,
     Solver,
-    Stopping,
-    solve,
 )
-from torchlift.training import SweepDescent, TrainMethod, Work
+from torchlift.training import SweepDescent, TrainMethod, TrainStep, Work
+from torchlift.training.lifted_step import LiftedStep
+from torchlift.training.step import Budget
 
-#: Shares of the possible decrease that count as an accuracy reached.
+#: The paper does not tell the threshold of this experiment; this is its harder one.
+THRESHOLD = 0.2
+RATE = 8e-4
+"""Of Adam on both blocks, and of Adam in sweeps."""
+BATCH = 100
+"""Of sweeps; all other methods take all images in every step."""
+
+PAPER = ("gradient", "heavy-ball", "Nesterov", "Adam")
+EXACT, SWEEP_ADAM, SWEEP = "exact block-coordinate descent", "sweeps, Adam", "sweeps, no learning rate"
+OURS = (EXACT, SWEEP_ADAM, SWEEP)
+
 LEVELS = (0.5, 0.9, 0.99)
+"""Shares of the possible decrease that count as an accuracy reached."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The paper's optimiser figure: 7 layers of 784 units, soft-threshold 0.2, μ = 5e-3, Gaussian noise 0.15.
+def methods() -> dict[str, Solver[Any, Any] | TrainMethod]:
+    """The paper's four on both blocks in turn, and ours.
 
-    Args:
-        images: noisy digits (2,000 in the paper).
-        layers: hidden layers.
-        threshold, mu, noise: as named.
-        learning_rate: of Adam on both blocks.
-        seed: of noise and weights.
+    The paper tells no step sizes but Adam's. Ours follow from the bounds on each block's curvature,
+    which are asked for every ten steps since they cost as much as several: α = 1/L for the gradient
+    and for Nesterov, and for heavy-ball with β = 0.9 a little less than its limit 2(1 − β)/L.
     """
-
-    images: int = 200
-    layers: int = 7
-    threshold: float = 0.2
-    mu: float = 5e-3
-    noise: float = 0.15
-    learning_rate: float = 8e-4
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Run:
-    """One solver's way down."""
-
-    name: str
-    result: str
-    steps: tuple[int, ...]
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
-    psnr: tuple[float, ...]
-
-    def record(self) -> dict[str, object]:
-        return asdict(self)
-
-    def reached(self, target: float) -> tuple[int, float] | None:
-        """(steps, seconds) at which the objective first was at most `target`."""
-        for step, second, value in zip(self.steps, self.seconds, self.values, strict=True):
-            if value <= target:
-                return step, second
-        return None
-
-
-def contestants(setting: Setting) -> dict[str, Solver | TrainMethod]:
-    """The paper's four optimisers on both blocks; ours: exact block-coordinate descent, and backward sweeps.
-
-    The sweeps run in batches and keep the lifted variables at the forward
-    pass, where every penalty is zero: their objective is the loss itself.
-    """
-    # Bounds are asked for every ten steps, since a norm of each layer costs as much as several steps. Heavy-ball
-    # takes a third of the step: its momentum on both blocks at once is not stable with the whole one.
     return {
         "gradient": LinearisedBCD(ProximalGradient(FromBound(every=10))),
-        "heavy-ball": LinearisedBCD(ProximalGradient(FromBound(0.3, every=10), HeavyBall(0.7))),
+        "heavy-ball": LinearisedBCD(ProximalGradient(FromBound(0.19, every=10), HeavyBall(0.9))),
         "Nesterov": LinearisedBCD(ProximalGradient(FromBound(every=10), Nesterov())),
-        "Adam": LinearisedBCD(ProximalAdam(setting.learning_rate)),
-        "exact": BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
-        "sweep + Adam": SweepDescent(partial(torch.optim.Adam, lr=setting.learning_rate)),
-        "sweep, no learning rate": SweepDescent(),
+        "Adam": LinearisedBCD(ProximalAdam(RATE)),
+        EXACT: BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
+        SWEEP_ADAM: SweepDescent(partial(torch.optim.Adam, lr=RATE)),
+        SWEEP: SweepDescent(),
     }
 
 
-def build(setting: Setting) -> tuple[MLP, Tensor, Tensor]:
-    """The network, noisy inputs and clean targets."""
-    generator = torch.Generator().manual_seed(setting.seed)
-    images = load_digits("train").images[: setting.images]
-    y, x = (part.flatten(1) for part in (Denoising(setting.noise).degrade(images, generator).y, images))
-    size = x.shape[1]
-    return MLP([size] * (setting.layers + 2), SoftThreshold(setting.threshold), generator=generator), y, x
+def begin(name: str, network: MLP, images: Images, seed: int, budget: Budget) -> TrainStep:
+    """A method at work on the network: z begins as the replicated input, in sweeps at the forward pass."""
+    method = methods()[name]
+    if isinstance(method, TrainMethod):
+        batches = as_batches((images.y, images.x), batch_size=min(BATCH, len(images.y)), seed=seed)
+        return method.init(Work(network, SquaredError(), batches, budget))
+    split = "odd-even" if method.exact else "whole"
+    problem = TrainingProblem(Objective(network, Bregman(MU)), images.y, images.x, split=split)
+    return LiftedStep(method, problem, problem.start("input"))
 
 
-def runs(
-    setting: Setting,
+def steps_per_epoch(name: str, images: Images) -> int:
+    return math.ceil(len(images.y) / BATCH) if name in (SWEEP_ADAM, SWEEP) else 1
+
+
+@torch.no_grad()
+def measure(network: MLP, images: Images, step: TrainStep) -> Row:
+    """The objective on all training images, and PSNR of the network's own output.
+
+    Sweeps keep z at the forward pass, where every penalty is zero and the objective is the loss.
+    """
+    if isinstance(step, LiftedStep):
+        objective = step.problem.value(step.state.point)
+    else:
+        objective = SquaredError().mean(network(images.y), images.x)
+    return {
+        "objective": float(objective),
+        "training psnr": _quality(network, images.y[:WATCHED], images.x[:WATCHED]),
+        "validation psnr": _quality(network, images.validation_y, images.validation_x),
+    }
+
+
+def _quality(network: MLP, y: Tensor, x: Tensor) -> float:
+    return float(psnr(network(y), x).mean())
+
+
+def race(
+    names: Sequence[str],
+    count: int,
+    layers: int,
     seconds: float,
-    names: tuple[str, ...] | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Iterator[Run]:
-    """Every solver from the same start, for the same time."""
-    for name, solver in contestants(setting).items():
-        if names is None or name in names:
-            if progress is not None:
-                progress(name)
-            yield run(setting, name, solver, seconds)
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, Trajectory]:
+    """Every method from the same start, for the same time.
+
+    Arguments:
+        names: of methods.
+        count: training images; a fifth as many are held out.
+        layers: hidden layers.
+        seconds: for the steps of each.
+        seed: of noise and weights.
+        tell: called with the name of each method.
+    """
+    images = load_images("denoising", count, max(1, count // 5), seed)
+    trajectories = {}
+    for name in names:
+        tell(name)
+        network = build(THRESHOLD, seed, layers)
+        step = begin(name, network, images, seed, lambda done: 1.0)
+        every = 1 if name == EXACT else max(5, steps_per_epoch(name, images))
+        trajectories[name] = follow(step, partial(measure, network, images, step), every=every, time_limit=seconds)
+    return trajectories
 
 
-def run(setting: Setting, name: str, solver: Solver | TrainMethod, seconds: float) -> Run:
-    """One solver for a time; of recording, only the value of the objective counts."""
-    network, y, x = build(setting)
-    if isinstance(solver, TrainMethod):
-        return _sweep(setting, name, solver, seconds)
-    objective = Objective(network, Bregman(setting.mu))
-    problem = TrainingProblem(objective, y, x, split="odd-even" if solver.exact else "whole")
-    start, every = problem.start("input"), 1 if solver.exact else 5
-    steps, times, values, quality = [0], [0.0], [problem.value(start)], [_psnr(network, y, x)]
-    spent = 0.0  # by recording
-
-    def note(record: Record, _state: object) -> None:
-        nonlocal spent
-        begin = time.perf_counter()
-        steps.append(record.step)
-        times.append(record.seconds - spent)
-        values.append(record.value)
-        quality.append(_psnr(network, y, x))
-        spent += time.perf_counter() - begin
-
-    stopping = Stopping(10**6, change=None, time_limit=seconds)
-    solution = solve(problem, solver, start, stopping=stopping, callback=note, record_every=every)
-    return Run(name, solution.result.code, tuple(steps), tuple(times), tuple(values), tuple(quality))
-
-
-def _sweep(setting: Setting, name: str, method: TrainMethod, seconds: float) -> Run:
-    """Sweeps keep z at the forward pass, where every penalty is zero and the objective is the loss."""
-    network, y, x = build(setting)
-    batches = as_batches((y, x), batch_size=100, seed=setting.seed)
-    begun = method.init(Work(network, SquaredError(), batches, lambda count: 1.0))
-    rows, spent = [(0, 0.0, _loss(network, y, x), _psnr(network, y, x))], 0.0
-    result, begin = Result.TIME_LIMIT, time.perf_counter()
-    while time.perf_counter() - begin - spent < seconds:
-        try:
-            begun.step()
-        except StepFailure as failure:
-            result = failure.result
-            break
-        if begun.count % batches.per_epoch == 0:
-            paused = time.perf_counter()
-            rows.append((begun.count, paused - begin - spent, _loss(network, y, x), _psnr(network, y, x)))
-            spent += time.perf_counter() - paused
-    return Run(name, result.code, *map(tuple, zip(*rows, strict=True)))
-
-
-def targets(found: list[Run]) -> dict[float, float]:
-    """Objective values that stand for `LEVELS` of the largest decrease any solver made."""
-    first = max(each.values[0] for each in found)
-    best = min(min(each.values) for each in found)
+def targets(trajectories: Mapping[str, Trajectory]) -> dict[float, float]:
+    """Objective values that stand for `LEVELS` of the largest decrease that any method made."""
+    columns = [trajectory.column("objective") for trajectory in trajectories.values()]
+    first, best = max(column[0] for column in columns), min(map(min, columns))
     return {level: first - level * (first - best) for level in LEVELS}
 
 
-@torch.no_grad()
-def _loss(network: MLP, y: Tensor, x: Tensor) -> float:
-    return float(SquaredError().mean(network(y), x))
-
-
-@torch.no_grad()
-def _psnr(network: MLP, y: Tensor, x: Tensor) -> float:
-    """Mean over images of the peak signal-to-noise ratio, in dB, of the network's own output."""
-    found = float(psnr(network(y), x).mean())
-    return found if math.isfinite(found) else -math.inf
+def reached(trajectory: Trajectory, target: float) -> tuple[int, float] | None:
+    """(steps, seconds) at which the objective first was at most the target."""
+    return next(((row["step"], row["seconds"]) for row in trajectory.rows if row["objective"] <= target), None)

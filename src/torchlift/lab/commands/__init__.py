@@ -1,28 +1,13 @@
-"""Subcommands of the laboratory."""
+"""Subcommands of the laboratory, by name; each is loaded when it is called."""
 
-from torchlift.cli.command import Command
-from torchlift.lab.commands.bench_distributed import BenchDistributed
-from torchlift.lab.commands.bench_inversion import BenchInversion
-from torchlift.lab.commands.bench_layers import BenchLayers
-from torchlift.lab.commands.bench_solvers import BenchSolvers
-from torchlift.lab.commands.bench_step import BenchStep
-from torchlift.lab.commands.bench_training import BenchTraining
-from torchlift.lab.commands.plan import Plan
-from torchlift.lab.commands.reproduce import Reproduce
-from torchlift.lab.commands.soak import Soak
-
-COMMANDS: dict[str, type[Command]] = {
-    command.name: command
-    for command in (
-        Reproduce,
-        Plan,
-        BenchDistributed,
-        BenchInversion,
-        BenchLayers,
-        BenchSolvers,
-        BenchStep,
-        BenchTraining,
-        Soak,
-    )
+COMMANDS: dict[str, str] = {
+    "reproduce": "torchlift.lab.commands.reproduce:Reproduce",
+    "plan": "torchlift.lab.commands.plan:Plan",
+    "bench distributed": "torchlift.lab.commands.bench_distributed:BenchDistributed",
+    "bench inversion": "torchlift.lab.commands.bench_inversion:BenchInversion",
+    "bench layers": "torchlift.lab.commands.bench_layers:BenchLayers",
+    "bench solvers": "torchlift.lab.commands.bench_solvers:BenchSolvers",
+    "bench step": "torchlift.lab.commands.bench_step:BenchStep",
+    "bench training": "torchlift.lab.commands.bench_training:BenchTraining",
+    "soak": "torchlift.lab.commands.soak:Soak",
 }
-"""By name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import ClassVar
 
 import torch
@@ -63,13 +62,7 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
-        """The plot beside the JSON object, where matplotlib is installed."""
-        if self.out is not None and find_spec("matplotlib") is not None:
-            from torchlift.report import plot
-
-            figure = plot.layers(record["rows"])
-            for ending in ("png", "svg"):
-                figure.savefig(self.out / f"bench-layers.{ending}", dpi=150)
+        self.save_plot(lambda plot: plot.layers(record["rows"]))
 
 
 _LEGEND = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -33,62 +33,64 @@ class BenchSolvers(Command):
     seed: int = 0
     """Of noise and weights."""
 
-    def collect(self) -> Record:
-        setting = solvers.Setting(
-            images=check_size("images", self.images), layers=check_size("layers", self.layers), seed=self.seed
-        )
-        known = solvers.contestants(setting)
+    def check(self) -> None:
+        check_size("images", self.images)
+        check_size("layers", self.layers)
+        check_positive("seconds", self.seconds)
+        names = solvers.methods()
         for name in self.only:
-            if name not in known:
-                invalid_value("only", f"names among {', '.join(known)}", repr(name))
-        console = Console(stderr=True)
-        seconds = check_positive("seconds", self.seconds)
-        with console.status("starting") as status:
-            found = list(
-                solvers.runs(
-                    setting,
-                    seconds,
-                    self.only or None,
-                    lambda name: status.update(f"{name}: {seconds:g} s"),
-                )
-            )
+            if name not in names:
+                invalid_value("only", f"names among {', '.join(names)}", repr(name))
+
+    def collect(self) -> Record:
+        names = [name for name in solvers.methods() if not self.only or name in self.only]
+        with Console(stderr=True).status("starting") as status:
+            found = solvers.race(
+                names, self.images, self.layers, self.seconds, self.seed,
+                lambda name: status.update(f"{name}: {self.seconds:g} s"),
+            )  # fmt: skip
         levels = solvers.targets(found)
-        reached = {run.name: {str(level): run.reached(target) for level, target in levels.items()} for run in found}
         return {
-            "setting": asdict(setting),
+            "images": self.images,
+            "layers": self.layers,
+            "seed": self.seed,
             "threads": torch.get_num_threads(),
-            "runs": [run.record() for run in found],
-            "reached": reached,
+            "runs": [
+                {
+                    "name": name,
+                    "failure": trajectory.failure,
+                    "steps": trajectory.steps,
+                    "seconds": trajectory.column("seconds"),
+                    "values": trajectory.column("objective"),
+                    "psnr": trajectory.column("training psnr"),
+                }
+                for name, trajectory in found.items()
+            ],
+            "reached": {
+                name: {str(level): solvers.reached(trajectory, target) for level, target in levels.items()}
+                for name, trajectory in found.items()
+            },
         }
 
     def show(self, record: Record, console: Console) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column("solver")
-        for heading in ("steps", "objective", "PSNR (dB)"):
+        for heading in ("steps", "objective", "PSNR (dB)", *(f"{level:.0%} after" for level in solvers.LEVELS)):
             table.add_column(heading, justify="right")
-        for level in solvers.LEVELS:
-            table.add_column(f"{level:.0%} after", justify="right")
         for run in record["runs"]:
             cells = [_reached(record["reached"][run["name"]][str(level)]) for level in solvers.LEVELS]
             table.add_row(
                 run["name"], str(run["steps"][-1]), f"{run['values'][-1]:.4g}", f"{run['psnr'][-1]:.2f}", *cells
             )
         console.print(table)
-        setting = record["setting"]
         console.print(
-            f"\n{setting['images']} images, {setting['layers']} × 784, from {record['runs'][0]['values'][0]:.4g}. "
+            f"\n{record['images']} images, {record['layers']} × 784, from {record['runs'][0]['values'][0]:.4g}. "
             "Percent: share of the largest decrease that any solver made."
         )
 
     def save(self, record: Record) -> None:
-        """The curves beside the JSON object, where matplotlib is installed."""
-        if self.out is not None and find_spec("matplotlib") is not None:
-            from torchlift.report import plot
-
-            figure = plot.descent(record["runs"])
-            for ending in ("png", "svg"):
-                figure.savefig(self.out / f"bench-solvers.{ending}", dpi=150)
+        self.save_plot(lambda plot: plot.descent(record["runs"]))
 
 
-def _reached(found: tuple[int, float] | list | None) -> str:
-    return "–" if found is None else f"{found[0]} steps, {found[1]:.2g} s"
+def _reached(place: Sequence[float] | None) -> str:
+    return "–" if place is None else f"{place[0]} steps, {place[1]:.2g} s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 import traceback
@@ -20,10 +19,10 @@ from rich.table import Table
 
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, message
-from torchlift.lab.reproduction import ITEMS, Item, Scale, reproduce
+from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
+from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Scale, reproduce
 from torchlift.lab.reproduction.run import OUT, check_folder, started
-from torchlift.report.records.exhibits import OUTCOMES
+from torchlift.report.records.figures import OUTCOMES
 
 LIST, ALL = "list", "all"
 
@@ -33,15 +32,16 @@ class Reproduce(Command):
     """Run the paper's experiments again, and say which of its claims hold."""
 
     name: ClassVar[str] = "reproduce"
+    replaces: ClassVar[bool] = True  # `check` knows what a run would spoil
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
-    """Items to run, "all" of them, or "list" to see what there is."""
+    """Experiments to run, "all" of them, or "list" to see what there is."""
     scale: Scale = "small"
-    """tiny: seconds; small: about ten minutes per item on two cores; paper: the published setting."""
+    """tiny: seconds; small: about ten minutes per experiment on two cores; paper: the published setting."""
     seed: int = 0
     """Of everything random."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = OUT
-    """Results go into a folder per item in this one."""
+    """Results go into a folder per experiment in this one."""
     resume: bool = False
     """Go on with what was interrupted; what is finished is kept."""
     threads: int | None = None
@@ -49,16 +49,18 @@ class Reproduce(Command):
 
     def collect(self) -> Record:
         if self.names == (LIST,):
-            return {"items": [{"name": item.name, "title": item.title, "about": item.about} for item in ITEMS.values()]}
-        items = _find(self.names)
-        if self.threads is not None:
-            torch.set_num_threads(check_size("threads", self.threads))
-        self._check(items)
+            return {
+                "experiments": [
+                    {"name": experiment.name, "title": experiment.title, "about": experiment.about}
+                    for experiment in EXPERIMENTS.values()
+                ]
+            }
+        experiments = _find(self.names)
         return {
             "scale": self.scale,
             "seed": self.seed,
             "folder": str(self.out),
-            "items": self._run(items),
+            "experiments": self._run(experiments),
             "report": f"torchlift report {shlex.quote(str(self.out))} --html",
         }
 
@@ -66,57 +68,68 @@ class Reproduce(Command):
         if self.names == (LIST,):
             _show_list(record, console)
         else:
-            _show_claims(record["items"], console)
+            _show_claims(record["experiments"], console)
             console.print(f"Results: {self.out}", soft_wrap=True)
             console.print(f"As a page: {record['report']}", soft_wrap=True)
 
+    def check_out(self) -> bool:
+        return self.names != (LIST,) and super().check_out()
+
     def write(self, record: Record) -> None:
-        """Nothing more: each item has written its own folder."""
+        """Nothing more: each experiment has written its own folder."""
 
     def run(self) -> Record:
         record = super().run()
-        failed = [f"{item['name']} ({item['failure']})" for item in record["items"] if item.get("failure")]
+        failed = [
+            f"{experiment['name']} ({experiment['failure']})"
+            for experiment in record["experiments"]
+            if experiment.get("failure")
+        ]
         if failed:
-            count = f"{len(failed)} of {len(record['items'])} items failed"
+            count = f"{len(failed)} of {len(record['experiments'])} experiments failed"
             raise TorchliftError(f"reproduce: {count}: {'; '.join(failed)}. Go on with them by --resume.")
         return record
 
-    def _check(self, items: list[Item]) -> None:
-        """Refuse before anything is done, not after hours."""
-        for item in items:
-            check_folder(item, self.scale, self.seed, self.out, resume=self.resume)
-        if self.resume and not any(started(self.out / item.name) for item in items):
-            names = ", ".join(item.name for item in items)
+    def check(self) -> None:
+        if self.names == (LIST,):
+            return
+        experiments = _find(self.names)
+        if self.threads is not None:
+            torch.set_num_threads(check_size("threads", self.threads))
+        for experiment in experiments:
+            check_folder(experiment, self.scale, self.seed, self.out, resume=self.resume)
+        if self.resume and not any(started(self.out / experiment.name) for experiment in experiments):
+            names = ", ".join(experiment.name for experiment in experiments)
             hint = "Leave --resume away to begin, or name the folder of the earlier run by --out."
             raise DataError(message(f"--resume in {self.out}", f"an earlier run of {names}", "none", hint))
 
-    def _run(self, items: list[Item]) -> list[dict[str, Any]]:
+    def _run(self, experiments: list[Experiment]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with _progress(quiet=self.json) as progress:
-            for item in items:
+            for experiment in experiments:
                 try:
-                    found.append(self._one(item, progress))
+                    found.append(self._one(experiment, progress))
                 except KeyboardInterrupt:
                     print(f"To go on: {self._resume_command()}", file=sys.stderr)
                     raise
                 except Exception as error:
-                    if len(items) == 1:
+                    if len(experiments) == 1:
                         raise
                     if self.debug:
                         traceback.print_exc()
                     reason = " ".join(str(error).split()) or "no message"
                     said = reason if isinstance(error, TorchliftError) else f"{type(error).__name__}: {reason}"
-                    found.append({"name": item.name, "title": item.title, "failure": said})
+                    found.append({"name": experiment.name, "title": experiment.title, "failure": said})
         return found
 
-    def _one(self, item: Item, progress: Progress) -> dict[str, Any]:
-        bar = progress.add_task(item.name, total=None, part="")
+    def _one(self, experiment: Experiment, progress: Progress) -> dict[str, Any]:
+        bar = progress.add_task(experiment.name, total=None, part="")
 
         def done(finished: int, total: int) -> None:
             progress.update(bar, completed=finished, total=total or None)
 
         record = reproduce(
-            item,
+            experiment,
             self.scale,
             self.seed,
             self.out,
@@ -126,12 +139,12 @@ class Reproduce(Command):
         )
         progress.update(bar, part="")
         return {
-            "name": item.name,
-            "title": item.title,
-            "folder": str(self.out / item.name),
+            "name": experiment.name,
+            "title": experiment.title,
+            "folder": str(self.out / experiment.name),
             "seconds": record.seconds,
             "summary": record.summary,
-            "verdicts": [asdict(verdict) for verdict in record.verdicts],
+            "claims": [asdict(claim) for claim in record.claims],
             "failure": None,
         }
 
@@ -142,19 +155,18 @@ class Reproduce(Command):
         return shlex.join([*words, "--resume"])
 
 
-def _find(names: tuple[str, ...]) -> list[Item]:
-    """The items of these names, each once."""
-    known = f"{LIST}, {ALL}, or some of {', '.join(ITEMS)}"
+def _find(names: tuple[str, ...]) -> list[Experiment]:
+    """The experiments of these names, each once."""
+    known = f"{LIST}, {ALL}, or some of {', '.join(EXPERIMENTS)}"
     if not names:
         raise InvalidValueError(message("reproduce", known, "nothing", "Try 'torchlift reproduce list'."))
     for name in names:
-        if name not in ITEMS and name != ALL:
-            near = difflib.get_close_matches(name, [LIST, ALL, *ITEMS], n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift reproduce list'."
+        if name not in EXPERIMENTS and name != ALL:
+            hint = did_you_mean(name, [LIST, ALL, *EXPERIMENTS], "Try 'torchlift reproduce list'.")
             hint = "It stands alone." if name == LIST else hint
             raise InvalidValueError(message("reproduce", known, repr(name), hint))
-    chosen = ITEMS if ALL in names else dict.fromkeys(names)
-    return [ITEMS[name] for name in chosen]
+    chosen = EXPERIMENTS if ALL in names else dict.fromkeys(names)
+    return [EXPERIMENTS[name] for name in chosen]
 
 
 @contextmanager
@@ -176,30 +188,30 @@ def _show_list(record: Record, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for item in record["items"]:
-        table.add_row(item["name"], item["about"])
+    for experiment in record["experiments"]:
+        table.add_row(experiment["name"], experiment["about"])
     console.print(table)
 
 
-def _show_claims(items: list[dict[str, Any]], console: Console) -> None:
+def _show_claims(experiments: list[dict[str, Any]], console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("item", no_wrap=True)
+    table.add_column("experiment", no_wrap=True)
     for heading in (*OUTCOMES, "minutes"):
         table.add_column(heading, justify="right")
-    for item in items:
-        if item["failure"] is not None:
-            table.add_row(item["name"], *["–"] * len(OUTCOMES), "failed")
+    for experiment in experiments:
+        if experiment["failure"] is not None:
+            table.add_row(experiment["name"], *["–"] * len(OUTCOMES), "failed")
             continue
-        outcomes = [verdict["outcome"] for verdict in item["verdicts"]]
+        outcomes = [claim["outcome"] for claim in experiment["claims"]]
         numbers = [str(outcomes.count(outcome)) for outcome in OUTCOMES]
-        table.add_row(item["name"], *numbers, f"{item['seconds'] / 60:.1f}")
+        table.add_row(experiment["name"], *numbers, f"{experiment['seconds'] / 60:.1f}")
     console.print(table)
     console.print()
-    for item in items:
-        console.print(item["title"], style="bold")
-        if item["failure"] is not None:
-            console.print(f"  failed: {item['failure']}", soft_wrap=True)
-        for verdict in item["verdicts"] if item["failure"] is None else ():
-            line = f"  {verdict['claim']} – {verdict['measured']} – {verdict['outcome']}"
+    for experiment in experiments:
+        console.print(experiment["title"], style="bold")
+        if experiment["failure"] is not None:
+            console.print(f"  failed: {experiment['failure']}", soft_wrap=True)
+        for claim in experiment["claims"] if experiment["failure"] is None else ():
+            line = f"  {claim['statement']} – {claim['measured']} – {claim['outcome']}"
             console.print(line, soft_wrap=not console.is_terminal)
         console.print()

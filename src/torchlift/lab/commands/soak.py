@@ -33,20 +33,21 @@ class Soak(Command):
     seed: int = 0
     """Of training, and of what happens when."""
 
-    def collect(self) -> Record:
+    def check(self) -> None:
         check_positive("soak: --minutes", self.minutes)
         check_size("soak: --seed", self.seed, minimum=0)
         if not sys.platform.startswith("linux"):
             invalid_value("soak", "Linux, whose signals, limits and memory records it uses", sys.platform)
-        if self.out is None:
-            with tempfile.TemporaryDirectory(prefix="torchlift-soak-") as folder:
-                return self._soak(Path(folder))
         for name in ("undisturbed", "disturbed"):
-            if (self.out / name).exists():
+            if self.out is not None and (self.out / name).exists():
                 hint = "Choose another folder, or remove it yourself."
                 raise DataError(message(f"--out {self.out}", "a folder without an earlier soak", f"{name}/", hint))
-        self.out.mkdir(parents=True, exist_ok=True)
-        return self._soak(self.out)
+
+    def collect(self) -> Record:
+        if self.out is not None:
+            return self._soak(self.out)
+        with tempfile.TemporaryDirectory(prefix="torchlift-soak-") as folder:
+            return self._soak(Path(folder))
 
     def _soak(self, folder: Path) -> Record:
         with Console(stderr=True).status("starting") as status:
@@ -57,8 +58,8 @@ class Soak(Command):
         console.print(_disturbances(record["disturbances"]))
         console.print()
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for verdict in record["verdicts"]:
-            table.add_row(_WORDS[verdict["passed"]], verdict["claim"], verdict["detail"])
+        for claim in record["claims"]:
+            table.add_row(_WORDS[claim["passed"]], claim["statement"], claim["detail"])
         console.print(table)
         runs, minutes = 1 + record["rounds"], record["seconds"] / 60
         console.print(f"\n{runs} runs of {record['steps']} steps, {minutes:.1f} minutes, seed {record['seed']}.")
@@ -66,7 +67,7 @@ class Soak(Command):
     def run(self) -> Record:
         record = super().run()
         if not record["passed"]:
-            failed = [verdict["claim"] for verdict in record["verdicts"] if verdict["passed"] is False]
+            failed = [claim["statement"] for claim in record["claims"] if claim["passed"] is False]
             hint = "" if self.out is not None else " Keep both runs by --out DIR."
             raise TorchliftError(f"soak: not true: {'; '.join(failed)}.{hint}")
         return record

@@ -1,21 +1,21 @@
-"""The numerical section of the paper: every table, figure and claim as an item that can be run again."""
+"""The numerical section of the paper: every table, figure and claim as an experiment that can be run again."""
 
 from torchlift.lab.reproduction.architectures import Architectures
 from torchlift.lab.reproduction.conventional_sweep import ConventionalSweep
 from torchlift.lab.reproduction.error_estimate import ErrorEstimate
+from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
 from torchlift.lab.reproduction.implicit_stability import ImplicitStability
 from torchlift.lab.reproduction.inverse_problems import Deblurring, Denoising, Inpainting
 from torchlift.lab.reproduction.inversion import Inversion
-from torchlift.lab.reproduction.item import SCALES, Findings, Item, Scale, Work
 from torchlift.lab.reproduction.layer_tables import TableBackward, TableForward
 from torchlift.lab.reproduction.memory import Memory
 from torchlift.lab.reproduction.optimisers import Optimisers
 from torchlift.lab.reproduction.run import reproduce
 from torchlift.lab.reproduction.scaling import Scaling
 
-ITEMS: dict[str, Item] = {
-    item.name: item
-    for item in (
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
         TableForward(),
         TableBackward(),
         Optimisers(),
@@ -33,4 +33,4 @@ ITEMS: dict[str, Item] = {
 }
 """By name, in the order of the paper; ours last."""
 
-__all__ = ["ITEMS", "SCALES", "Findings", "Item", "Scale", "Work", "reproduce"]
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Scale", "Work", "reproduce"]

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.data import Denoising, load_digits, psnr
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
 from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
 from torchlift.operators import Identity, dct_matrix
 from torchlift.prox import SoftThreshold
-from torchlift.report.records import Cell, Curves, Exhibit, Pictures, Series, Table, Verdict, network_blocks
+from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Series, Table, network_blocks
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import TrainOptions, train
 
@@ -180,14 +180,14 @@ def _mean_psnr(found: Tensor, x: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Architectures(Item):
+class Architectures(Experiment):
     """Every network with every lifting."""
 
     name = "architectures"
     title = "All architectures under all liftings"
     about = "denoising by every network with every lifting, and the unified form checked on all of them (ours)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         budget: Budget = work.choose(TINY, SMALL, PAPER)
         kinds = budget.kinds
         images = Images.of("train", budget.images, work.seed)
@@ -206,12 +206,12 @@ class Architectures(Item):
                     pictures[kind] = tensors["images"]
         mean = _mean_psnr(images.x.mean(0, keepdim=True).expand_as(held_out.x), held_out.x)
         noisy = _mean_psnr(held_out.y, held_out.x)
-        verdicts = [
-            form_verdict(forms),
-            training_verdict(results, mean, budget.steps, decidable=work.scale != "tiny"),
-            defined_verdict(results),
+        claims = [
+            form_claim(forms),
+            training_claim(results, mean, budget.steps, decidable=work.scale != "tiny"),
+            defined_claim(results),
         ]
-        exhibits: list[Exhibit] = [
+        figures: list[Figure] = [
             _psnr_table(results, mean, noisy, budget.steps),
             _time_table(results),
             *_stopped(results, budget),
@@ -241,7 +241,7 @@ class Architectures(Item):
             "solver without": "sweeps, RelativeStep()",
             "threads": torch.get_num_threads(),
         }
-        return Findings(summary, verdicts, exhibits, configuration)
+        return ExperimentResult(summary, claims, figures, configuration)
 
 
 def _form(kind: str, images: Tensor, seed: int) -> Part:
@@ -254,10 +254,10 @@ def _learn(kind: str, lifting: Lifting | None, images: Images, held_out: Images,
     return learn(networks(seed)[kind], lifting, images, held_out, budget, seed)
 
 
-# -- verdicts ---------------------------------------------------------------------------------------------------------
+# -- claims ---------------------------------------------------------------------------------------------------------
 
 
-def form_verdict(forms: Mapping[str, Row]) -> Verdict:
+def form_claim(forms: Mapping[str, Row]) -> Claim:
     """All residuals at the level of rounding."""
     found = {
         (kind, name): row[name]
@@ -271,7 +271,7 @@ def form_verdict(forms: Mapping[str, Row]) -> Verdict:
         f"rounding allows {ROUNDING:.1e}"
     )
     held = all(value <= ROUNDING for value in found.values())
-    return Verdict.of("One form, M u = V z and z = σ(W u + b), covers all architectures.", measured, held)
+    return Claim.of("One form, M u = V z and z = σ(W u + b), covers all architectures.", measured, held)
 
 
 def learnt(row: Row, mean: float) -> bool:
@@ -279,7 +279,7 @@ def learnt(row: Row, mean: float) -> bool:
     return row["psnr"] > row["start"] and row["psnr"] >= mean + MARGIN
 
 
-def training_verdict(results: Mapping[tuple[str, str], Row], mean: float, steps: int, decidable: bool) -> Verdict:
+def training_claim(results: Mapping[tuple[str, str], Row], mean: float, steps: int, decidable: bool) -> Claim:
     """Pairs that had all their steps decide; one that time cut short may still have learnt, but has not failed."""
     defined = {place: row for place, row in results.items() if not row["refused"]}
     late = {place: row for place, row in defined.items() if not learnt(row, mean)}
@@ -292,18 +292,18 @@ def training_verdict(results: Mapping[tuple[str, str], Row], mean: float, steps:
     measured += f"; not: {', '.join(failed)}" if failed else ""
     measured += f"; not in the time they had: {', '.join(short)}" if short else ""
     held = False if failed else None if short else True
-    return Verdict.of("Every lifting trains every architecture.", measured, held if decidable else None)
+    return Claim.of("Every lifting trains every architecture.", measured, held if decidable else None)
 
 
-def defined_verdict(results: Mapping[tuple[str, str], Row]) -> Verdict:
+def defined_claim(results: Mapping[tuple[str, str], Row]) -> Claim:
     refused = [f"{kind} with {name}" for (kind, name), row in results.items() if row["refused"]]
     measured = f"{len(results) - len(refused)} of {len(results)} pairs are accepted"
     measured += f"; refused: {', '.join(refused)}" if refused else ""
-    claim = "Every lifting is defined for every architecture."
-    return Verdict.of(claim, measured, not refused, "torchlift")
+    statement = "Every lifting is defined for every architecture."
+    return Claim.of(statement, measured, not refused, "torchlift")
 
 
-# -- exhibits ---------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------------------------
 
 
 def _kinds(results: Mapping[tuple[str, str], Row]) -> list[str]:

@@ -8,21 +8,12 @@ from functools import partial
 from itertools import product
 
 from torchlift.data import psnr
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.problem import LAYERS, PIXELS, SIDE, WATCHED, Images, load_images
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import (
-    LAYERS,
-    PIXELS,
-    SHOWN,
-    SIDE,
-    WATCHED,
-    Images,
-    conventional,
-    load_images,
-    trained,
-)
-from torchlift.lab.reproduction.trajectory import Trajectory, series, trajectory_of
-from torchlift.report.records import Cell, Curves, Exhibit, Pictures, Table, Verdict
+from torchlift.lab.reproduction.restoration import SHOWN, conventional, trained
+from torchlift.lab.trajectory import Trajectory, series, trajectory_of
+from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
 
 #: The paper does not say on which task it swept; denoising is the one that both settings share.
 TASK = "denoising"
@@ -68,14 +59,14 @@ class Outcome:
     silent: bool
 
 
-class ConventionalSweep(Item):
+class ConventionalSweep(Experiment):
     """Back-propagation on all images with Adam, from torch's default start."""
 
     name = "conventional-sweep"
     title = "Where conventional training fails"
     about = "thresholds 0.2 to 0.02 × learning rates of Adam, 7 × 784 soft-threshold network (section on training)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         size: Size = work.choose(TINY, SMALL, PAPER)
         keys = list(product(THRESHOLDS, RATES))
         work.expect(1 + len(keys))
@@ -83,10 +74,10 @@ class ConventionalSweep(Item):
         read = reader(work, min(size.training, WATCHED), size.validation)
         parts = {key: _train(work, images, size, key) for key in keys}
         outcomes = {key: _outcome(part, read) for key, part in parts.items()}
-        return Findings(
+        return ExperimentResult(
             _summary(outcomes),
-            verdicts(outcomes, work.scale),
-            exhibits(outcomes, parts, images, read),
+            claims(outcomes, work.scale),
+            figures(outcomes, parts, images, read),
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of 784 units, torch's default start",
                 "thresholds": list(THRESHOLDS), "learning rates": list(RATES), "optimiser": "Adam, all images per step",
@@ -118,7 +109,7 @@ def _outcome(part: Part, read: Reader) -> Outcome:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def verdicts(outcomes: Mapping[Key, Outcome], scale: str) -> list[Verdict]:
+def claims(outcomes: Mapping[Key, Outcome], scale: str) -> list[Claim]:
     """Three claims of the paper and our reason for them.
 
     What is recognisable after fewer steps counts; what is not could still become so, unless the
@@ -135,23 +126,23 @@ def verdicts(outcomes: Mapping[Key, Outcome], scale: str) -> list[Verdict]:
     failing = sum(each.silent for each in fails.values())
     best = min(losses, key=losses.__getitem__)
     return [
-        Verdict.of(
+        Claim.of(
             f"With threshold {WORKING:g} recognisable digits are recovered at every learning rate.",
             f"a classifier of clean digits reads, by learning rate, {reads} of the validation outputs after "
             f"{next(iter(works.values())).trajectory.steps[-1]} steps",
             None if tiny else True if all(each.recognised for each in works.values()) else False if whole else None,
         ),
-        Verdict.of(
+        Claim.of(
             f"With thresholds above {WORKING:g} they are not, at any learning rate.",
             f"{len(readable)} of {len(fails)} runs recognisable, at most {highest:.0%} read",
             None if tiny else False if readable else True if lost else None,
         ),
-        Verdict.of(
+        Claim.of(
             f"With threshold {WORKING:g} the learning rate {BEST_RATE:g} ends at the lowest training loss.",
             "mean squared error: " + ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in losses.items()),
             best == BEST_RATE if whole else None,
         ),
-        Verdict.of(
+        Claim.of(
             "The failures are no matter of learning rates: the last hidden layer is zero for every training image, and "
             "only the output's bias has a gradient.",
             f"{failing} of {len(fails)} runs above {WORKING:g}, {sum(each.silent for each in works.values())} of "
@@ -176,7 +167,7 @@ def _summary(outcomes: Mapping[Key, Outcome]) -> str:
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def exhibits(outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Exhibit]:
+def figures(outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Figure]:
     return [
         _table(outcomes, images, read),
         _by_threshold(outcomes),

@@ -1,4 +1,4 @@
-"""Item `error-estimate`: how far the regularised inverse of one layer is from the truth, by noise level."""
+"""Experiment `error-estimate`: how far the regularised inverse of one layer is from the truth, by noise level."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchlift.inversion import error_bound
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import Bregman
 from torchlift.prox import ProximalActivation, ReLU, SoftThreshold
-from torchlift.report.records import Curves, Series, Table, Verdict
+from torchlift.report.records import Claim, Curves, Series, Table
 
 ACTIVATIONS: Mapping[str, ProximalActivation] = {"ReLU": ReLU(), "soft-threshold": SoftThreshold(0.2)}
 
@@ -30,7 +30,7 @@ SOURCES = ("active neurons", "all neurons")
 SLACK = 1e-8
 
 
-class ErrorEstimate(Item):
+class ErrorEstimate(Experiment):
     """The estimate of one layer against the noise level."""
 
     name: ClassVar[str] = "error-estimate"
@@ -39,7 +39,7 @@ class ErrorEstimate(Item):
         "the convergence estimate of single-layer inversion against random cases, ReLU and soft-threshold"
     )
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         cases = work.choose(tiny=4, small=400, paper=4000)
         work.expect(len(ACTIVATIONS) * len(SOURCES))
         studies = []
@@ -49,7 +49,7 @@ class ErrorEstimate(Item):
                 lambda a=name, b=source, k=number: _study(ACTIVATIONS[a], b == SOURCES[0], cases, 4 * work.seed + k),
             )
             studies.append(Study(name, source, found["distance"], found["bound"]))
-        verdicts = judge(studies, decidable=work.scale != "tiny")
+        claims = judge(studies, decidable=work.scale != "tiny")
         configuration = {
             "cases": cases,
             "inputs": INPUTS,
@@ -59,7 +59,7 @@ class ErrorEstimate(Item):
             "prior": "½‖x‖²",
             "weight": "δ/‖v†‖",
         }
-        return Findings(_summary(studies), verdicts, [_rates(studies), _table(studies)], configuration)
+        return ExperimentResult(_summary(studies), claims, [_rates(studies), _table(studies)], configuration)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,22 +219,22 @@ def exponents(values: Tensor) -> Tensor:
     return (values.clamp_min(1e-300).log() * x).sum(1) / x.square().sum()
 
 
-def judge(studies: list[Study], *, decidable: bool) -> list[Verdict]:
+def judge(studies: list[Study], *, decidable: bool) -> list[Claim]:
     """Claims. A rate of at least δ holds where the interval of the exponent lies above 1, and fails where below."""
     good = [study for study in studies if study.source == SOURCES[0]]
     anywhere = [study for study in studies if study.source == SOURCES[1]]
     total = sum(study.distance.numel() - study.vacuous for study in studies)
     broken = sum(study.violations for study in studies)
-    verdicts = [
-        Verdict.of(
+    claims = [
+        Claim.of(
             "The estimate bounds the symmetric Bregman distance to the truth",
             f"{broken} violations among {total} finite bounds",
             False if broken else True if decidable else None,
         )
     ]
     for study in good:
-        verdicts.append(
-            Verdict.of(
+        claims.append(
+            Claim.of(
                 f"For {study.activation}, with a source on active neurons, the Burbea–Rao term vanishes and "
                 "the distance falls at least like the noise level δ, for a weight proportional to δ",
                 f"exponent {study.slope.text()}, that of the bound {confidence(exponents(study.bound)).text()}",
@@ -246,14 +246,14 @@ def judge(studies: list[Study], *, decidable: bool) -> list[Verdict]:
         f"median distance at δ = {NOISE[-1]:.0e}: {float(study.distance[:, -1].median()):.2g}"
         for study in anywhere
     )
-    verdicts.append(
-        Verdict.of(
+    claims.append(
+        Claim.of(
             "The source condition alone, with a source on any neurons, makes the distance fall at least like δ",
             text,
             every(study.slope.above(1) for study in anywhere) if decidable else None,
         )
     )
-    return verdicts
+    return claims
 
 
 def _summary(studies: list[Study]) -> str:

@@ -1,4 +1,4 @@
-"""Item `implicit-stability`: implicit against explicit stochastic gradient over learning rates."""
+"""Experiment `implicit-stability`: implicit against explicit stochastic gradient over learning rates."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torchlift.core.tensors import Point
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective
 from torchlift.objective.batches import TrainingBatches
 from torchlift.prox import ReLU
-from torchlift.report.records import Curves, Series, Table, Verdict
+from torchlift.report.records import Claim, Curves, Series, Table
 from torchlift.solvers import (
     Backtracking,
     Diminishing,
@@ -52,14 +52,14 @@ USABLE = 0.1
 MARGIN = 1.1
 
 
-class ImplicitStability(Item):
+class ImplicitStability(Experiment):
     """Final objectives of both methods over learning rates and starting points."""
 
     name: ClassVar[str] = "implicit-stability"
     title: ClassVar[str] = "Implicit against explicit stochastic gradient"
     about: ClassVar[str] = "final objective by learning rate and starting point, for regression and a lifted network"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         images = work.choose(tiny=100, small=5000, paper=5000)
         seeds = work.choose(tiny=2, small=8, paper=20)
         rates = RATES[:: 4 * PER_DECADE] if work.scale == "tiny" else RATES
@@ -81,10 +81,10 @@ class ImplicitStability(Item):
                     first = task.value(task.start(start))
                     sweeps.append(Sweep(task.name, method, start, rates, torch.stack(finals), first))
         studies = [Study.of(task.name, task.least, sweeps) for task in tasks]
-        verdicts = judge(studies, decidable=work.scale != "tiny")
+        claims = judge(studies, decidable=work.scale != "tiny")
         configuration = {"images": images, "rates": rates, "power": POWER, "batch": BATCH, "width": WIDTH}
         configuration |= {"steps": steps, "runs": runs, "starts": {task.name: task.starts for task in tasks}}
-        return Findings(_summary(studies), verdicts, [*map(_curves, studies), _table(studies)], configuration)
+        return ExperimentResult(_summary(studies), claims, [*map(_curves, studies), _table(studies)], configuration)
 
 
 def _digits(images: int) -> tuple[Tensor, Tensor]:
@@ -263,19 +263,19 @@ class Study:
         return confidence((ours.finals[ours.best] - self.least).log() - (theirs.finals[theirs.best] - self.least).log())
 
 
-def judge(studies: Sequence[Study], *, decidable: bool) -> list[Verdict]:
+def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
     """Claims; thresholds are the constants above and one decade of rates."""
 
-    def verdict(claim: str, measured: str, held: bool | None) -> Verdict:
-        return Verdict.of(claim, measured, held if decidable else None)
+    def claim(statement: str, measured: str, held: bool | None) -> Claim:
+        return Claim.of(statement, measured, held if decidable else None)
 
-    verdicts = []
+    claims = []
     for study in studies:
         name = study.task.capitalize()
         (ours, *_), (theirs, *_) = (study.of_method(method) for method in METHODS)
         limit = [rate for rate, bad in zip(theirs.rates, theirs.diverged.tolist(), strict=True) if bad]
-        verdicts.append(
-            verdict(
+        claims.append(
+            claim(
                 f"{name}: beyond a limit of the learning rate explicit steps end above their start, implicit never",
                 f"explicit ends above its start at rates {_listed(limit)}, implicit at "
                 + _listed(r for r, bad in zip(ours.rates, ours.diverged.tolist(), strict=True) if bad)
@@ -284,8 +284,8 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Verdict]:
             )
         )
         counts = [study.usable(ours), study.usable(theirs)]
-        verdicts.append(
-            verdict(
+        claims.append(
+            claim(
                 f"{name}: implicit steps are robust to the learning rate (usable over at least a "
                 "decade more than explicit ones)",
                 f"usable of {len(ours.rates)} rates, {PER_DECADE} a decade: implicit {counts[0]}, explicit {counts[1]}",
@@ -293,8 +293,8 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Verdict]:
             )
         )
         pairs = list(zip(study.of_method(IMPLICIT)[1:], study.of_method(EXPLICIT)[1:], strict=True))
-        verdicts.append(
-            verdict(
+        claims.append(
+            claim(
                 f"{name}: implicit steps are robust to the starting point (usable over at least a "
                 "decade more than explicit ones from every start)",
                 "usable rates: "
@@ -305,15 +305,15 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Verdict]:
     convex = studies[0]
     ratio = convex.ratio()
     above = ratio.above(math.log(MARGIN))
-    verdicts.append(
-        verdict(
+    claims.append(
+        claim(
             f"{convex.task.capitalize()}: implicit steps lose no efficiency (excess over the minimum at the best rate "
             f"at most {MARGIN - 1:.0%} larger than that of explicit steps)",
             f"implicit over explicit: {math.exp(ratio.mean):.3f} [{math.exp(ratio.low):.3f}, {_exp(ratio.high):.3f}]",
             None if above is None else not above,
         )
     )
-    return verdicts
+    return claims
 
 
 def _more_usable(implicit: int, explicit: int) -> bool | None:

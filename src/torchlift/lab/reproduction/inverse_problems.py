@@ -12,24 +12,12 @@ import torch
 from torch import Tensor
 
 from torchlift.data import psnr
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.problem import LAYERS, MU, SIDE, WATCHED, Images, build, load_images
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import (
-    LAYERS,
-    MU,
-    SHOWN,
-    SIDE,
-    WATCHED,
-    Images,
-    build,
-    conventional,
-    lifted_bregman,
-    load_images,
-    recommended,
-    trained,
-)
-from torchlift.lab.reproduction.trajectory import Trajectory, series, trajectory_of
-from torchlift.report.records import Cell, Curves, Exhibit, HeatMap, Pictures, Table, Verdict, network_blocks
+from torchlift.lab.reproduction.restoration import SHOWN, conventional, lifted_bregman, recommended, trained
+from torchlift.lab.trajectory import Trajectory, series, trajectory_of
+from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
 
 THRESHOLDS = (0.2, 0.02)
 SETTINGS = ("published", "recommended")
@@ -99,7 +87,7 @@ Key = tuple[str, str, float]
 KEYS: tuple[Key, ...] = tuple(product(SETTINGS, METHODS, THRESHOLDS))
 
 
-class InverseProblem(Item):
+class InverseProblem(Experiment):
     """Every method, setting and threshold on one task."""
 
     task: ClassVar[str]
@@ -108,17 +96,17 @@ class InverseProblem(Item):
     fits: ClassVar[bool] = True
     """Whether the paper says that conventional training fits the training images well at threshold 0.02."""
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         size: Size = work.choose(TINY, SMALL, PAPER)
         work.expect(1 + len(KEYS))
         images = load_images(self.task, size.training, size.validation, work.seed)
         read = reader(work, min(size.training, WATCHED), size.validation)
         parts = {key: self._train(work, images, size, key) for key in KEYS}
         outcomes = {key: outcome(part, images, read) for key, part in parts.items()}
-        return Findings(
+        return ExperimentResult(
             _summary(self.task, outcomes, float(images.degraded.mean())),
-            verdicts(outcomes, images.degraded, read.bar("validation"), work.scale, self.fits),
-            exhibits(self.task, outcomes, parts, images, read),
+            claims(outcomes, images.degraded, read.bar("validation"), work.scale, self.fits),
+            figures(self.task, outcomes, parts, images, read),
             self._configuration(size, read),
         )
 
@@ -195,9 +183,7 @@ def outcome(part: Part, images: Images, read: Reader) -> Outcome:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def verdicts(
-    outcomes: Mapping[Key, Outcome], degraded: Tensor, bar: float, scale: str, fits: bool = True
-) -> list[Verdict]:
+def claims(outcomes: Mapping[Key, Outcome], degraded: Tensor, bar: float, scale: str, fits: bool = True) -> list[Claim]:
     """The paper's claims and two of ours.
 
     What is recognisable after fewer steps than the paper takes counts at every scale but "tiny"; what
@@ -218,7 +204,7 @@ def verdicts(
     readable = any(plain.recognised.values())
     return [
         *(
-            Verdict.of(
+            Claim.of(
                 f"With threshold 0.2, lifted Bregman training as published recovers recognisable {split} digits.",
                 f"{_reads(lifted, split)} after {lifted.trajectory.steps[-1]} steps"
                 + (f" (needed: {bar:.0%})" if split == "validation" else ""),
@@ -226,20 +212,20 @@ def verdicts(
             )
             for split in SPLITS
         ),
-        Verdict.of(
+        Claim.of(
             "With threshold 0.2, conventional training as published does not recover recognisable digits.",
             f"{_reads(plain, 'training')}, {_reads(plain, 'validation')}{quiet}",
             None if tiny else False if readable else True if plain.silent or whole else None,
         ),
         _overfits(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], scale, fits),
-        Verdict.of(
+        Claim.of(
             "With threshold 0.2 and our settings, lifted training recovers recognisable validation digits, better "
             "than the input.",
             f"{_reads(ours, 'validation')} (needed: {bar:.0%}); {_gain(improves)} against the input",
             None if tiny else ours.recognised["validation"] and improves[0] > 0,
             "torchlift",
         ),
-        Verdict.of(
+        Claim.of(
             "With threshold 0.2, our settings, the same start and number of steps, lifting beats back-propagation.",
             f"{ours.mean:.2f} against {back.mean:.2f} dB on validation images; difference {_gain(margin)}",
             None if tiny or margin[0] <= 0 <= margin[1] else margin[0] > 0,
@@ -253,16 +239,16 @@ def _reads(each: Outcome, split: str) -> str:
     return f"{split} outputs: {quality:.2f} dB, {each.accuracy[split]:.0%} read by a classifier of clean digits"
 
 
-def _overfits(plain: Outcome, lifted: Outcome, scale: str, fits: bool) -> Verdict:
+def _overfits(plain: Outcome, lifted: Outcome, scale: str, fits: bool) -> Claim:
     """Conventional training is no worse on training images and worse on others.
 
     Only all steps decide: the forward pass of lifted training has ups and downs over hundreds of them.
     """
-    claim = "fits the training images but " if fits else ""
+    statement = "fits the training images but " if fits else ""
     training = [each.trajectory.last["training psnr"] for each in (plain, lifted)]
     margin = _interval(lifted.psnr - plain.psnr)
-    return Verdict.of(
-        f"With threshold 0.02, conventional training {claim}validates worse than lifted Bregman training.",
+    return Claim.of(
+        f"With threshold 0.02, conventional training {statement}validates worse than lifted Bregman training.",
         f"training {training[0]:.2f} and {training[1]:.2f} dB, validation {plain.mean:.2f} and {lifted.mean:.2f} dB "
         f"(conventional, lifted); lifted − conventional on validation {_gain(margin)}",
         (training[0] >= training[1] or not fits) and margin[0] > 0 if scale == "paper" else None,
@@ -295,10 +281,10 @@ def _summary(task: str, outcomes: Mapping[Key, Outcome], degraded: float) -> str
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def exhibits(
+def figures(
     task: str, outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader
-) -> list[Exhibit]:
-    found: list[Exhibit] = [_table(outcomes, images, read)]
+) -> list[Figure]:
+    found: list[Figure] = [_table(outcomes, images, read)]
     for setting in SETTINGS:
         for measure, unit, log in (("psnr", "PSNR in dB", False), ("error", "mean squared error", True)):
             found.append(_curves(setting, measure, unit, log, outcomes, images))

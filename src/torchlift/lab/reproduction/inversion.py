@@ -1,4 +1,4 @@
-"""Item `inversion`: the paper's encoder of digits, inverted at three stages of its training."""
+"""Experiment `inversion`: the paper's encoder of digits, inverted at three stages of its training."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe
 from torchlift.lab.benchmarks.inversion import NOISE, Contestant, Sample, choose, codes, held_out
 from torchlift.lab.benchmarks.inversion import Scale as Numbers
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.printed_inversion import printed_inversion
-from torchlift.report.records import Curves, Exhibit, Pictures, Series, Table, Verdict
+from torchlift.report.records import Claim, Curves, Figure, Pictures, Series, Table
 
 #: The paper's weights of total variation, for the severely and the moderately under-trained and the trained encoder.
 WEIGHTS = (8e-2, 6e-2, 7e-2)
@@ -75,14 +75,14 @@ def plan(work: Work) -> Plan:
     return Plan(Recipe("mnist", 1e-4, 64, seed), inner_steps=1000)
 
 
-class Inversion(Item):
+class Inversion(Experiment):
     """Decoder against lifted inversion on noisy codes."""
 
     name: ClassVar[str] = "inversion"
     title: ClassVar[str] = "Inversion of an encoder of digits"
     about: ClassVar[str] = "decoder against lifted inversion of noisy codes, at three training losses (three figures)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         todo = plan(work)
         work.expect(1 + len(todo.levels) * len(FOUND))
         trace, training = work.part("autoencoder", lambda: _train(work, todo))
@@ -102,16 +102,16 @@ class Inversion(Item):
                 )
                 images[method], weights[method] = found["images"], record
             levels.append(Level.of(model, sample, images, weights, mean))
-        verdicts = judge(levels, decidable=work.scale != "tiny", as_published=work.scale == "paper")
+        claims = judge(levels, decidable=work.scale != "tiny", as_published=work.scale == "paper")
         summary = _summary(levels)
         configuration = {**asdict(todo), "noise": NOISE, "weights": WEIGHTS, "training": training["levels"]}
-        exhibits = [
+        figures = [
             _table(levels),
             *_curves(levels),
             _training(trace, todo.recipe),
             *(_pictures(level) for level in levels),
         ]
-        return Findings(summary, verdicts, exhibits, configuration)
+        return ExperimentResult(summary, claims, figures, configuration)
 
 
 def _train(work: Work, todo: Plan) -> Part:
@@ -142,11 +142,11 @@ def _invert(method: str, sample: Sample, tuning: Sample, rho: float, todo: Plan)
         found = printed_inversion(network, y, rho, steps=todo.steps, inner_steps=todo.inner_steps)
         return {"images": found}, {"weight": rho, "anchor": 0.0}
     if method == CORRECTED:
-        options: dict[str, Any] = {"mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
+        options: dict[str, Any] = {"algorithm": "sweep", "mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
         found = invert(network, y, TotalVariation(), rho, **options)
         return {"images": found.x}, {"weight": rho, "anchor": 0.0}
     steps = todo.warm_sweeps if method == WARM else todo.sweeps
-    ours = Contestant(method, {"max_steps": steps}, warm=method == WARM)
+    ours = Contestant(method, {"algorithm": "sweep", "max_steps": steps}, warm=method == WARM)
     weight, anchor = choose(ours, tuning, todo.reach)
     return {"images": ours.run(sample, weight, anchor)}, {"weight": weight, "anchor": anchor}
 
@@ -211,7 +211,7 @@ class Level:
         return confidence(SHARE * self.spread - self.error[method]).above(0)
 
 
-def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) -> list[Verdict]:
+def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) -> list[Claim]:
     """The paper's claims and ours. An interval of 95 % that holds the limit leaves a claim open.
 
     Args:
@@ -223,8 +223,8 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
     def of_weights(held: bool | None) -> bool | None:
         return None if held is False and not as_published else held
 
-    def verdict(claim: str, measured: str, held: bool | None, source: Any = "paper") -> Verdict:
-        return Verdict.of(claim, measured, held if decidable else None, source)
+    def claim(statement: str, measured: str, held: bool | None, source: Any = "paper") -> Claim:
+        return Claim.of(statement, measured, held if decidable else None, source)
 
     def shares(method: str) -> str:
         return "squared error over that of the mean image: " + _listed(
@@ -234,7 +234,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
     best, others = levels[-1], levels[:-1]
     lost = [confidence(best.psnr[CORRECTED] - level.psnr[CORRECTED]) for level in others]
     return [
-        verdict(
+        claim(
             f"{method[0]}, lifted inversion finds an approximate inverse of the encoder at all three losses "
             f"(at most {SHARE:.0%} of the mean image's squared error)",
             shares(method[1]),
@@ -247,13 +247,13 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             (("With our settings, from black", SWEEP, "torchlift"), lambda held: held),
         )
     ] + [
-        verdict(
+        claim(
             "Under-trained encoders are inverted less accurately than the nearly converged one",
             f"PSNR at loss {best.loss:g} minus PSNR at "
             + "; ".join(f"{level.loss:g}: {each.text('+.2f')} dB" for level, each in zip(others, lost, strict=True)),
             of_weights(every(each.above(0) for each in lost)),
         ),
-        verdict(
+        claim(
             "Lifted inversion with the paper's settings, corrected, gives better images than the decoder",
             "PSNR gain: "
             + _listed(levels, lambda level: level.gain(CORRECTED).text("+.2f") + " dB")
@@ -266,7 +266,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             ),
         ),
         *(
-            verdict(
+            claim(
                 f"Inversion that starts from the decoder and is anchored there has a larger PSNR than the {over}",
                 "gain: " + _listed(levels, lambda level, base=over: level.gain(WARM, base).text("+.2f") + " dB"),
                 every(level.gain(WARM, over).above(0) for level in levels),
@@ -274,7 +274,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             )
             for over in (DECODER, CLAMPED)
         ),
-        verdict(
+        claim(
             "Inversion that starts from the decoder and is anchored there has a larger SSIM than the decoder",
             "gain: " + _listed(levels, lambda level: level.similarity(WARM).text("+.3f")),
             every(level.similarity(WARM).above(0) for level in levels),
@@ -326,9 +326,9 @@ def _table(levels: list[Level]) -> Table:
     )
 
 
-def _curves(levels: list[Level]) -> list[Exhibit]:
+def _curves(levels: list[Level]) -> list[Figure]:
     losses = [level.loss for level in levels]
-    found: list[Exhibit] = []
+    found: list[Figure] = []
     for name, label, values in (("psnr", "PSNR (dB)", "psnr"), ("ssim", "SSIM", "ssim")):
         series = []
         for method in METHODS:

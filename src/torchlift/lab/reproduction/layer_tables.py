@@ -13,12 +13,12 @@ from torch import Tensor
 
 from torchlift.lab.benchmarks.layers import DEPTHS, MU, SIZES, THRESHOLD, Loop
 from torchlift.lab.benchmarks.measure import interleaved
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective
 from torchlift.prox import SoftThreshold
-from torchlift.report.records import Cell, Curves, Exhibit, Series, Table, Verdict
+from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
 #: Layers ↦ (vectorised, sequential) in milliseconds on the M1 GPU of the paper, which does not tell width and batch.
 PUBLISHED_FORWARD = {
@@ -119,13 +119,13 @@ class Both:
 
 
 @dataclass(frozen=True)
-class LayerTable(Item):
+class LayerTable(Experiment):
     """What both tables share: cells are measured one by one, each a part."""
 
     published: ClassVar[Mapping[int, tuple[float, float]]]
     what: ClassVar[str]
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         plan: Sizes = work.choose(TINY, SMALL, PAPER)
         cells = [
             (width, batch, layers)
@@ -140,7 +140,7 @@ class LayerTable(Item):
             _, row = work.part(_cell_name(cell), partial(self.measure, plan, cell, work.seed))
             rows.append(dict(row))
         decidable = work.scale != "tiny"
-        verdicts = self.verdicts(rows, plan.sizes[0], decidable)
+        claims = self.claims(rows, plan.sizes[0], decidable)
         deepest = [own(rows, size)[-1] for size in plan.sizes]
         factors = "; ".join(f"{speed_up(row):.2g} at {_cell_name(row)}" for row in deepest)
         summary = (
@@ -158,16 +158,16 @@ class LayerTable(Item):
             "activation": f"SoftThreshold({THRESHOLD})",
             "lifting": f"Bregman({MU})",
         }
-        return Findings(summary, verdicts, self.exhibits(rows, plan.sizes), configuration)
+        return ExperimentResult(summary, claims, self.figures(rows, plan.sizes), configuration)
 
     def measure(self, plan: Sizes, cell: Mapping[str, int], seed: int) -> Part:
         both = Both(**cell, seed=seed)
-        times = interleaved(self.contestants(both), repeats=plan.repeats, seconds=plan.seconds)
+        times = interleaved(self.methods(both), repeats=plan.repeats, seconds=plan.seconds)
         milliseconds = {name: 1e3 * seconds for name, seconds in times.items()}
         return {}, {**cell, "difference": self.difference(both), "times": milliseconds}
 
     @abstractmethod
-    def contestants(self, both: Both) -> dict[str, Callable[[], object]]:
+    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
         """Way ↦ call."""
 
     @abstractmethod
@@ -175,10 +175,10 @@ class LayerTable(Item):
         """Between the vectorised and the sequential results, in units in the last place."""
 
     @abstractmethod
-    def verdicts(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Verdict]:
+    def claims(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Claim]:
         """On the claims, from the cells of `size`."""
 
-    def exhibits(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> list[Exhibit]:
+    def figures(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> list[Figure]:
         return [self._table(own(rows, sizes[0])), self._others(rows, sizes), self._curves(rows, sizes)]
 
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -239,13 +239,13 @@ class TableForward(LayerTable):
     published = PUBLISHED_FORWARD
     what = "Forward evaluation"
 
-    def contestants(self, both: Both) -> dict[str, Callable[[], object]]:
+    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
         return both.forward()
 
     def difference(self, both: Both) -> float:
         return both.forward_difference()
 
-    def verdicts(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Verdict]:
+    def claims(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Claim]:
         return [*agreement(rows), pays(own(rows, size), decidable), factor(own(rows, size), self.published, decidable)]
 
 
@@ -259,7 +259,7 @@ class TableBackward(LayerTable):
     published = PUBLISHED_BACKWARD
     what = "Gradients"
 
-    def contestants(self, both: Both) -> dict[str, Callable[[], object]]:
+    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
         # The forward pass too, so that the two factors are compared under the same conditions.
         forward = {f"forward, {name}": call for name, call in both.forward().items()}
         return both.backward() | forward
@@ -267,7 +267,7 @@ class TableBackward(LayerTable):
     def difference(self, both: Both) -> float:
         return both.backward_difference()
 
-    def verdicts(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Verdict]:
+    def claims(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Claim]:
         cells = own(rows, size)
         return [
             *agreement(rows),
@@ -290,7 +290,7 @@ def speed_up(row: Mapping[str, Any], slow: str = "sequential", quick: str = "vec
     return row["times"][slow] / row["times"][quick]
 
 
-def agreement(rows: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+def agreement(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """Equality bit for bit, as the paper says, and up to rounding, as can be expected.
 
     Two orders of summing n products differ by at most n units in the last place of the sum of their
@@ -301,12 +301,12 @@ def agreement(rows: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     within = all(row["difference"] <= max(row["width"], row["batch"]) for row in rows)
     said = f"largest difference {worst['difference']:.2g} ulp at width {worst['width']}, batch {worst['batch']}"
     return [
-        Verdict.of(
+        Claim.of(
             "Both evaluations give the same numbers, bit for bit in single precision.",
             f"equal in {equal} of {len(rows)} cells; {said}",
             equal == len(rows),
         ),
-        Verdict.of(
+        Claim.of(
             "Both evaluations agree up to the order of summation.",
             f"{said}; allowed are as many as a sum has terms",
             within,
@@ -315,27 +315,29 @@ def agreement(rows: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     ]
 
 
-def pays(rows: Sequence[Mapping[str, Any]], decidable: bool) -> Verdict:
+def pays(rows: Sequence[Mapping[str, Any]], decidable: bool) -> Claim:
     """Whether the deepest network gains, and more than the shallowest."""
     first, last = speed_up(rows[0]), speed_up(rows[-1])
     measured = f"{first:.2f} times as fast with {rows[0]['layers']}, {last:.2f} with {rows[-1]['layers']} layers"
     held = last >= FASTER and last > first if decidable else None
-    return Verdict.of("Vectorising across layers pays for deep networks.", measured, held)
+    return Claim.of("Vectorising across layers pays for deep networks.", measured, held)
 
 
-def factor(rows: Sequence[Mapping[str, Any]], published: Mapping[int, tuple[float, float]], decidable: bool) -> Verdict:
+def factor(rows: Sequence[Mapping[str, Any]], published: Mapping[int, tuple[float, float]], decidable: bool) -> Claim:
     """Whether the deepest network gains at least half of what the paper's did, like with like."""
     depth = max(published)
     theirs = published[depth][1] / published[depth][0]
     last = rows[-1]
     ours = max(speed_up(last, *_pair(kind)) for kind in ("", ", autograd") if f"sequential{kind}" in last["times"])
-    claim = f"With {depth} layers the vectorised way is some {theirs:.0f} times as fast (met from {SHARE:g} of it on)."
+    statement = (
+        f"With {depth} layers the vectorised way is some {theirs:.0f} times as fast (met from {SHARE:g} of it on)."
+    )
     measured = f"{ours:.3g} times with {last['layers']} layers on this CPU; the paper: {theirs:.0f} on an M1 GPU"
     same = decidable and last["layers"] == depth
-    return Verdict.of(claim, measured, ours >= SHARE * theirs if same else None)
+    return Claim.of(statement, measured, ours >= SHARE * theirs if same else None)
 
 
-def more_than_forward(row: Mapping[str, Any], decidable: bool) -> Verdict:
+def more_than_forward(row: Mapping[str, Any], decidable: bool) -> Claim:
     """Autograd against autograd, as in the paper, and closed formulas against closed formulas."""
     forward = speed_up(row, "forward, sequential", "forward, vectorised")
     closed, tape = speed_up(row), speed_up(row, *_pair(", autograd"))
@@ -344,7 +346,7 @@ def more_than_forward(row: Mapping[str, Any], decidable: bool) -> Verdict:
         f"by autograd {tape:.2f} times as fast"
     )
     held = min(closed, tape) > forward if decidable else None
-    return Verdict.of("The gain is larger in the backward pass than in the forward pass.", measured, held)
+    return Claim.of("The gain is larger in the backward pass than in the forward pass.", measured, held)
 
 
 def _cell_name(cell: Mapping[str, Any]) -> str:

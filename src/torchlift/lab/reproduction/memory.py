@@ -13,11 +13,11 @@ import torch
 from torchlift.data import as_batches
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.benchmarks.measure import PeakMemory
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
 from torchlift.prox import SoftThreshold
-from torchlift.report.records import Cell, Curves, Exhibit, Series, Table, Verdict
+from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import BackPropagation, Phase
 
@@ -90,14 +90,14 @@ def peak(phase: Phase, layers: int, samples: int, seed: int, width: int = WIDTH)
 
 
 @dataclass(frozen=True)
-class Memory(Item):
+class Memory(Experiment):
     """Peak memory of training steps."""
 
     name = "memory"
     title = "Memory of lifted training and of back-propagation"
     about = "peak memory of lifted training and back-propagation over batch, depth and samples (ours; paper's outlook)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
         work.expect(len(plan.batches) + len(plan.depths) + len(plan.samples))
         found: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
@@ -111,7 +111,7 @@ class Memory(Item):
             make = partial(_measure, work.seed, ALL, plan.depth, samples, plan.batch)
             _, found["samples"][samples] = work.part(f"{samples} samples", make)
         decidable = work.scale != "tiny"
-        verdicts = [
+        claims = [
             overhead(found, decidable),
             one_batch(found["samples"], decidable),
             sweep_against_tape(found, decidable),
@@ -129,7 +129,7 @@ class Memory(Item):
             "layers where they are fixed": plan.depth,
             "batch where it is fixed": plan.batch,
         }
-        return Findings(_summary(found, plan), verdicts, exhibits(found, plan), configuration)
+        return ExperimentResult(_summary(found, plan), claims, figures(found, plan), configuration)
 
 
 def _measure(seed: int, names: Sequence[str], layers: int, samples: int, batch: int) -> Part:
@@ -153,14 +153,14 @@ def growth(cells: Cells, name: str) -> float:
     return (cells[last][name] - cells[first][name]) / (last - first)
 
 
-def overhead(found: Mapping[str, Cells], decidable: bool) -> Verdict:
+def overhead(found: Mapping[str, Cells], decidable: bool) -> Claim:
     ratios = _ratios(found, FREE)
     measured = f"{min(ratios):.2f} to {max(ratios):.2f} times as much as back-propagation with Adam on the same batch"
-    claim = "Even on mini-batches, free lifted variables take significantly more memory than back-propagation."
-    return Verdict.of(claim, measured, min(ratios) >= LARGER if decidable else None)
+    statement = "Even on mini-batches, free lifted variables take significantly more memory than back-propagation."
+    return Claim.of(statement, measured, min(ratios) >= LARGER if decidable else None)
 
 
-def one_batch(cells: Cells, decidable: bool) -> Verdict:
+def one_batch(cells: Cells, decidable: bool) -> Claim:
     """Growth with the samples, against that of the full batch."""
     share = growth(cells, FREE) / growth(cells, WHOLE)
     last = max(cells)
@@ -168,11 +168,11 @@ def one_batch(cells: Cells, decidable: bool) -> Verdict:
         f"with {last} samples {_mega(cells[last][FREE])} MB on batches, {_mega(cells[last][WHOLE])} MB on all at once; "
         f"growth with the samples: {100 * share:.1f} % of that of the full batch"
     )
-    claim = "The implicit stochastic gradient keeps the lifted variables of one batch only."
-    return Verdict.of(claim, measured, share <= NOTHING if decidable else None)
+    statement = "The implicit stochastic gradient keeps the lifted variables of one batch only."
+    return Claim.of(statement, measured, share <= NOTHING if decidable else None)
 
 
-def sweep_against_tape(found: Mapping[str, Cells], decidable: bool) -> Verdict:
+def sweep_against_tape(found: Mapping[str, Cells], decidable: bool) -> Claim:
     """In all, and in what grows with the batch: activations and lifted variables, without solvers' copies."""
     ratios = _ratios(found, SWEEP)
     share = growth(found["batch"], SWEEP) / growth(found["batch"], TAPE)
@@ -180,20 +180,20 @@ def sweep_against_tape(found: Mapping[str, Cells], decidable: bool) -> Verdict:
         f"{min(ratios):.2f} to {max(ratios):.2f} times as much as back-propagation with Adam; "
         f"growth with the batch: {share:.2f} times"
     )
-    claim = "Backward sweeps, the default of `train`, take no more memory than back-propagation on the same batch."
-    return Verdict.of(claim, measured, max(ratios) <= 1 if decidable else None, "torchlift")
+    statement = "Backward sweeps, the default of `train`, take no more memory than back-propagation on the same batch."
+    return Claim.of(statement, measured, max(ratios) <= 1 if decidable else None, "torchlift")
 
 
-def stores(cells: Cells, decidable: bool) -> Verdict:
+def stores(cells: Cells, decidable: bool) -> Claim:
     whole = growth(cells, KEPT) - growth(cells, FREE)
     half, mapped = ((growth(cells, name) - growth(cells, FREE)) / whole for name in (HALF, MAPPED))
     measured = f"growth with the samples against float32: bfloat16 {half:.2f}, memory-mapped file {mapped:.2f}"
     held = abs(half - 0.5) <= NOTHING and mapped <= NOTHING if decidable else None
-    claim = "Lifted variables that are kept between epochs take half the memory in bfloat16, and none on disk."
-    return Verdict.of(claim, measured, held, "torchlift")
+    statement = "Lifted variables that are kept between epochs take half the memory in bfloat16, and none on disk."
+    return Claim.of(statement, measured, held, "torchlift")
 
 
-def exhibits(found: Mapping[str, Cells], plan: Plan) -> list[Exhibit]:
+def figures(found: Mapping[str, Cells], plan: Plan) -> list[Figure]:
     texts = {
         "batch": ("samples per batch", f"{plan.depth} layers of width {WIDTH}."),
         "layers": ("layers", f"Batches of {plan.batch}, width {WIDTH}."),
@@ -202,7 +202,7 @@ def exhibits(found: Mapping[str, Cells], plan: Plan) -> list[Exhibit]:
             f"{plan.depth} layers of width {WIDTH}, batches of {plan.batch} but for the full batch.",
         ),
     }
-    made: list[Exhibit] = []
+    made: list[Figure] = []
     for axis, (label, note) in texts.items():
         cells = found[axis]
         note = f"{note} Peak of all tensors beside the network and the data: gradients, solver, lifted variables."

@@ -7,44 +7,27 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from torchlift.data import as_batches, psnr
-from torchlift.functions.losses import SquaredError
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
-from torchlift.lab.reproduction.restoration import LAYERS, MU, WATCHED, Images, build, load_images
-from torchlift.lab.reproduction.trajectory import Row, Trajectory, follow, part_of, series, trajectory_of
-from torchlift.liftings import Bregman
-from torchlift.networks import MLP
-from torchlift.objective import Objective, TrainingProblem
-from torchlift.report.records import Cell, Curves, Exhibit, Table, Verdict
-from torchlift.solvers import (
-    BlockCoordinateDescent,
-    FromBound,
-    HeavyBall,
-    LinearisedBCD,
-    Nesterov,
-    ProximalAdam,
-    ProximalGradient,
-    Solver,
+from torchlift.lab.benchmarks.solvers import (
+    EXACT,
+    PAPER,
+    RATE,
+    SWEEP,
+    SWEEP_ADAM,
+    THRESHOLD,
+    begin,
+    measure,
+    methods,
+    steps_per_epoch,
 )
-from torchlift.training import Phase, TrainStep
-from torchlift.training.lifted_step import LiftedStep
+from torchlift.lab.problem import LAYERS, MU, Images, build, load_images
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
+from torchlift.lab.trajectory import Trajectory, follow, part_of, series, trajectory_of
+from torchlift.report.records import Cell, Claim, Curves, Figure, Table
 
-#: The paper does not tell the threshold of this experiment; this is its harder one.
-THRESHOLD = 0.2
-RATE = 8e-4
-BATCH = 100
 #: Measurements of sweeps.
 MARKS = 20
 NOISY = "noisy images"
-
-PAPER = ("gradient", "heavy-ball", "Nesterov", "Adam")
-EXACT, SWEEP = "exact block-coordinate descent", "sweeps, no learning rate"
-OURS = (EXACT, SWEEP)
 
 
 @dataclass(frozen=True)
@@ -74,41 +57,24 @@ SMALL_SIZE = Size(1000, 200, 250, 3, 40, 10)
 PAPER_SIZE = Size(2000, 500, 5000, 50, 500, 100)
 
 
-def contestants() -> dict[str, Solver[Any, Any] | None]:
-    """The paper's four on both blocks in turn, and ours.
-
-    The paper tells no step sizes but Adam's. Ours follow from the bounds on each block's curvature,
-    which are asked for every ten steps since they cost as much as several: α = 1/L for the gradient
-    and for Nesterov, and for heavy-ball with β = 0.9 a little less than its limit 2(1 − β)/L.
-    """
-    return {
-        "gradient": LinearisedBCD(ProximalGradient(FromBound(every=10))),
-        "heavy-ball": LinearisedBCD(ProximalGradient(FromBound(0.19, every=10), HeavyBall(0.9))),
-        "Nesterov": LinearisedBCD(ProximalGradient(FromBound(every=10), Nesterov())),
-        "Adam": LinearisedBCD(ProximalAdam(RATE)),
-        EXACT: BlockCoordinateDescent(tolerance=1e-2, inner_steps=30),
-        SWEEP: None,
-    }
-
-
-class Optimisers(Item):
+class Optimisers(Experiment):
     """Objective and PSNR of the forward pass on the way of every optimiser."""
 
     name = "optimisers"
     title = "Optimisers of the lifted Bregman objective"
     about = "gradient, heavy-ball, Nesterov and Adam on 2,000 noisy images, and our solvers (figure on optimisers)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         size: Size = work.choose(TINY_SIZE, SMALL_SIZE, PAPER_SIZE)
-        solvers = contestants()
-        work.expect(len(solvers))
+        names = list(methods())
+        work.expect(len(names))
         images = load_images("denoising", size.training, size.validation, work.seed)
-        found = {name: _run(work, name, solver, images, size) for name, solver in solvers.items()}
+        trajectories = {name: _run(work, name, images, size) for name in names}
         noisy = float(images.degraded.mean())
-        return Findings(
-            _summary(found, noisy),
-            verdicts(found, noisy, work.scale),
-            exhibits(found, noisy),
+        return ExperimentResult(
+            _summary(trajectories, noisy),
+            claims(trajectories, noisy, work.scale),
+            figures(trajectories, noisy),
             {
                 "network": f"{LAYERS} hidden layers of 784 units, torch's default start", "threshold": THRESHOLD,
                 "mu": MU, "noise": 0.15, "images": size.training, "validation images": size.validation,
@@ -120,57 +86,28 @@ class Optimisers(Item):
         )  # fmt: skip
 
 
-def _run(work: Work, name: str, solver: Solver[Any, Any] | None, images: Images, size: Size) -> Trajectory:
-    """One optimiser as a part of the item."""
+def _run(work: Work, name: str, images: Images, size: Size) -> Trajectory:
+    """One method as a part of the experiment."""
+    steps, every = (size.exact, 1) if name == EXACT else (size.steps, size.every)
+    if name in (SWEEP_ADAM, SWEEP):
+        steps = size.epochs * steps_per_epoch(name, images)
+        every = max(1, steps // MARKS)
 
     def part() -> Part:
         network = build(THRESHOLD, work.seed)
-        objective = Objective(network, Bregman(MU))
-        steps, every = size.steps, size.every
-        method: TrainStep
-        if solver is None:  # the default of `train`
-            batches = as_batches((images.y, images.x), batch_size=min(BATCH, len(images.y)), seed=work.seed)
-            steps = size.epochs * batches.per_epoch
-            every = max(1, steps // MARKS)
-            method = Phase().begin(network, SquaredError(), batches, lambda count: 1 - count / steps)
-        else:
-            exact = isinstance(solver, BlockCoordinateDescent)
-            steps, every = (size.exact, 1) if exact else (steps, every)
-            whole = TrainingProblem(objective, images.y, images.x, split="odd-even" if exact else "whole")
-            method = LiftedStep(solver, whole, whole.start("input"))
-        found = follow(method, steps, every, partial(_measure, network, images, method), work.training_folder(name))
-        return part_of({}, found)
+        step = begin(name, network, images, work.seed, lambda count: 1 - count / steps)
+        look, folder = partial(measure, network, images, step), work.training_folder(name)
+        return part_of({}, follow(step, look, every=every, steps=steps, folder=folder))
 
     _, record = work.part(name, part)
     shutil.rmtree(work.training_folder(name), ignore_errors=True)
     return trajectory_of(record)
 
 
-@torch.no_grad()
-def _measure(network: MLP, images: Images, method: TrainStep) -> Row:
-    """The objective on all training images, and PSNR of the network's own output.
-
-    Sweeps keep z at the forward pass, where every penalty is zero and the objective is the loss.
-    """
-    if isinstance(method, LiftedStep):
-        objective = method.problem.value(method.state.point)
-    else:
-        objective = SquaredError().mean(network(images.y), images.x)
-    return {
-        "objective": float(objective),
-        "training psnr": _quality(network, images.y[:WATCHED], images.x[:WATCHED]),
-        "validation psnr": _quality(network, images.validation_y, images.validation_x),
-    }
-
-
-def _quality(network: MLP, y: Tensor, x: Tensor) -> float:
-    return float(psnr(network(y), x).mean())
-
-
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def verdicts(found: Mapping[str, Trajectory], noisy: float, scale: str) -> list[Verdict]:
+def claims(found: Mapping[str, Trajectory], noisy: float, scale: str) -> list[Claim]:
     """Two claims of the paper and two of ours; "tiny" decides nothing.
 
     The paper's curves are drawn every 100 steps, so they are thousands of steps long: a claim that
@@ -184,12 +121,12 @@ def verdicts(found: Mapping[str, Trajectory], noisy: float, scale: str) -> list[
     best = min(PAPER, key=ends.__getitem__)
     accelerated = [name for name in ("heavy-ball", "Nesterov") if ends[name] < ends["gradient"]]
     return [
-        Verdict.of(
+        Claim.of(
             "Momentum accelerates the gradient method: heavy-ball and Nesterov end at smaller objectives.",
             f"{after}: {values}",
             None if tiny else len(accelerated) == 2 or missed,
         ),
-        Verdict.of(
+        Claim.of(
             "Adam is the most favourable of the four: smallest objective at the end and most of the time.",
             f"{after}: {values}; Adam leads at {share:.0%} of the measurements",
             None if tiny else (best == "Adam" and share > 0.5) or missed,
@@ -206,7 +143,7 @@ def _share_of_lead(columns: Mapping[str, Sequence[float]], name: str) -> float:
     return sum(each[place] == min(each) for each in rounds) / max(1, len(rounds))
 
 
-def _per_second(found: Mapping[str, Trajectory], tiny: bool) -> Verdict:
+def _per_second(found: Mapping[str, Trajectory], tiny: bool) -> Claim:
     """At the time at which the faster of two runs had ended."""
     parts, held = [], []
     for name in (EXACT,):
@@ -214,8 +151,8 @@ def _per_second(found: Mapping[str, Trajectory], tiny: bool) -> Verdict:
         ours, adam = at_time(found[name], moment), at_time(found["Adam"], moment)
         parts.append(f"after {moment:.1f} s {name} {ours:.4g}, Adam {adam:.4g}")
         held.append(ours < adam)
-    claim = "Exact block-coordinate descent and sweeps with Gram steps descend faster per second than Adam."
-    return Verdict.of(claim, "; ".join(parts), None if tiny else all(held), "torchlift")
+    statement = "Exact block-coordinate descent and sweeps with Gram steps descend faster per second than Adam."
+    return Claim.of(statement, "; ".join(parts), None if tiny else all(held), "torchlift")
 
 
 def at_time(each: Trajectory, seconds: float) -> float:
@@ -224,12 +161,12 @@ def at_time(each: Trajectory, seconds: float) -> float:
     return each.column("objective")[bisect.bisect_right(times, seconds) - 1]
 
 
-def _not_the_forward_pass(found: Mapping[str, Trajectory], noisy: float, tiny: bool) -> Verdict:
+def _not_the_forward_pass(found: Mapping[str, Trajectory], noisy: float, tiny: bool) -> Claim:
     """Whether the smallest objective belongs to lifted variables of their own, and to a useless network."""
     kept = [*PAPER, EXACT]
     best = min(kept, key=lambda name: found[name].last["objective"])
     last, sweep = found[best].last, found[SWEEP].last
-    return Verdict.of(
+    return Claim.of(
         "A small objective is no good forward pass: where z is free the smallest one belongs to a network that is "
         "worse on new images than leaving them noisy.",
         f"{best}: objective {last['objective']:.4g}, validation {last['validation psnr']:.2f} dB (noisy images: "
@@ -252,7 +189,7 @@ def _summary(found: Mapping[str, Trajectory], noisy: float) -> str:
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def exhibits(found: Mapping[str, Trajectory], noisy: float) -> list[Exhibit]:
+def figures(found: Mapping[str, Trajectory], noisy: float) -> list[Figure]:
     four = {name: found[name] for name in PAPER}
     note = "Sweeps keep z at the forward pass: their objective is the loss itself."
     longest = max(each.last["seconds"] for each in found.values())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.data import load_digits
-from torchlift.lab.reproduction.item import Part, Work
+from torchlift.lab.reproduction.experiment import Part, Work
 from torchlift.networks import MLP, Network
 from torchlift.prox import ReLU
 from torchlift.training import train
@@ -48,7 +48,7 @@ class Reader:
 
 
 def reader(work: Work, training: int, validation: int) -> Reader:
-    """The classifier of an item's work, trained as one of its parts, to read the first images of each split."""
+    """The classifier of an experiment's work, trained as one of its parts, to read the first images of each split."""
     network = MLP([784, 256, 10], ReLU(), generator=torch.Generator().manual_seed(work.seed))
     digits, held_out = load_digits("train"), load_digits("validation")
     images = {"training": digits.images[:training].flatten(1), "validation": held_out.images[:validation].flatten(1)}

@@ -4,68 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from torchlift.data import TASKS, as_batches, load_digits, psnr
+from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
-from torchlift.lab.reproduction.item import Part, Work
-from torchlift.lab.reproduction.trajectory import Row, follow, part_of
+from torchlift.lab.problem import MU, WATCHED, Images, build
+from torchlift.lab.reproduction.experiment import Part, Work
+from torchlift.lab.trajectory import Row, follow, part_of
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
 from torchlift.objective import TrainingProblem
-from torchlift.prox import SoftThreshold
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import BackPropagation, Phase, TrainStep, initialise_weights
 from torchlift.training.lifted_step import LiftedStep
 
-SIDE, PIXELS = 28, 784
-
-#: Hidden layers. The paper counts seven layers without saying whether the affine output is one of them.
-LAYERS = 7
-
-#: The weight of every Bregman penalty.
-MU = 5e-3
-
-#: Training images that are measured on the way, so that measuring stays cheap.
-WATCHED = 500
-
 #: Samples shown.
 SHOWN = 5
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Degraded and clean images, flat, for training and for validation."""
-
-    y: Tensor
-    x: Tensor
-    validation_y: Tensor
-    validation_x: Tensor
-
-    @property
-    def degraded(self) -> Tensor:
-        """PSNR of each degraded validation image."""
-        return psnr(self.validation_y, self.validation_x)
-
-
-def load_images(task: str, training: int, validation: int, seed: int) -> Images:
-    """The first bundled digits of each split, degraded as the paper does."""
-    found = []
-    for split, count, draw in (("train", training, seed), ("validation", validation, seed + 1)):
-        x = load_digits(split).images[:count]
-        y = TASKS[task].degrade(x, torch.Generator().manual_seed(draw)).y
-        found += [y.flatten(1), x.flatten(1)]
-    return Images(*found)
-
-
-def build(threshold: float, seed: int) -> MLP:
-    """The network as torch starts it: weights and biases uniform in ±1/√784 = ±0.036."""
-    generator = torch.Generator().manual_seed(seed)
-    return MLP([PIXELS] * (LAYERS + 2), SoftThreshold(threshold), generator=generator)
 
 
 @torch.no_grad()
@@ -113,9 +70,9 @@ def recommended(
 def trained(
     work: Work, name: str, images: Images, threshold: float, steps: int, every: int, make: Callable[[MLP], TrainStep]
 ) -> Part:
-    """One training as a part of an item: the measured rows, and the outputs that the last parameters give.
+    """One training as a part of an experiment: the measured rows, and the outputs that the last parameters give.
 
-    Args:
+    Arguments:
         name: of the part.
         steps, every: how long, and how often it is measured.
         make: puts a method to work on the network.
@@ -128,10 +85,13 @@ def trained(
     def part() -> Part:
         network = build(threshold, work.seed)
         method = make(network)
-        found = follow(method, steps, every, partial(_measure, network, images, method), work.training_folder(name))
+        trajectory = follow(
+            method, partial(_measure, network, images, method), every=every, steps=steps,
+            folder=work.training_folder(name),
+        )  # fmt: skip
         with torch.no_grad():
             tensors = {"training": network(images.y[:WATCHED]), "validation": network(images.validation_y)}
-        return part_of(tensors, found, silent=silent(network, images.y))
+        return part_of(tensors, trajectory, silent=silent(network, images.y))
 
     result = work.part(name, part)
     shutil.rmtree(work.training_folder(name), ignore_errors=True)  # the part is safe, its checkpoints are large

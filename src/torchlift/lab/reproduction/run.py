@@ -1,4 +1,4 @@
-"""Runs an item: where its files go, how it goes on after an interruption, and the record that it leaves."""
+"""Runs an experiment: where its files go, how it goes on after an interruption, and the record that it leaves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 from torchlift import __version__
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.core.files import read_json, unlinked
+from torchlift.core.files import read_json, unlinked, write_file
 from torchlift.io.lock import hold
+from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
 from torchlift.lab.reproduction.interrupt import noticing_interrupts
-from torchlift.lab.reproduction.item import SCALES, Findings, Item, Scale, Work
-from torchlift.report.plot.exhibits import save_exhibit
+from torchlift.report.plot.figures import save_figure
 from torchlift.report.records import (
     Record,
     Table,
@@ -39,7 +39,7 @@ FIGURES, TABLES, SUMMARY = "figures", "tables", "summary.md"
 
 
 def reproduce(
-    item: Item,
+    experiment: Experiment,
     scale: Scale = "small",
     seed: int = 0,
     out: Path | str = OUT,
@@ -48,17 +48,17 @@ def reproduce(
     tell: Callable[[str], None] = lambda text: None,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> Record:
-    """Do what an item says, in the folder `out`/<name of the item>.
+    """Do what an experiment says, in the folder `out`/<name of the experiment>.
 
     The folder gets `record` (see `load_record`), `figures` (PNG, SVG and PDF; where matplotlib is
     installed), `tables` (Markdown and LaTeX) and `summary.md`. The record comes last: a folder with
     one is finished. Finished parts are kept on the way.
 
     Args:
-        item: one of `ITEMS`.
+        experiment: one of `EXPERIMENTS`.
         scale: "tiny", "small" or "paper".
         seed: of everything random.
-        out: the folder for all items.
+        out: the folder for all experiments.
         resume: go on where an earlier run with the same settings stopped; one that is finished is read.
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
@@ -67,12 +67,12 @@ def reproduce(
         DataError: The folder holds something else, or it cannot be written.
         KeyboardInterrupt: Stopped from the keyboard; what is finished is kept.
     """
-    folder = check_folder(item, scale, seed, out, resume=resume)
+    folder = check_folder(experiment, scale, seed, out, resume=resume)
     if finished(folder):
         return load_record(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = hold(folder)
-    clock = _Clock.start(folder, _settings(item, scale, seed))
+    clock = _Clock.start(folder, _settings(experiment, scale, seed))
 
     def count(parts: int, total: int) -> None:
         clock.save()
@@ -80,12 +80,12 @@ def reproduce(
 
     try:
         with noticing_interrupts() as interrupted, torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)  # each part does the same: an item is the same whole or in pieces
-            findings = item.run(Work(scale, seed, folder, tell, count, interrupted))
+            torch.manual_seed(seed)  # each part does the same: an experiment is the same whole or in pieces
+            result = experiment.run(Work(scale, seed, folder, tell, count, interrupted))
             if interrupted():
                 raise KeyboardInterrupt
-        record = _record(item, scale, seed, findings, clock)
-        write_exhibits(folder, record)
+        record = _record(experiment, scale, seed, result, clock)
+        write_figures(folder, record)
         save_record(folder, record)
     finally:
         clock.save()
@@ -93,12 +93,12 @@ def reproduce(
     return load_record(folder)  # the same as for whoever reads it later
 
 
-def check_folder(item: Item, scale: Scale, seed: int, out: Path | str, *, resume: bool) -> Path:
-    """The folder of an item, if a run with these settings may begin or go on there."""
+def check_folder(experiment: Experiment, scale: Scale, seed: int, out: Path | str, *, resume: bool) -> Path:
+    """The folder of an experiment, if a run with these settings may begin or go on there."""
     if scale not in SCALES:
         invalid_value("scale", f"one of {', '.join(SCALES)}", repr(scale))
     check_size("seed", seed, minimum=0)
-    folder = Path(out) / item.name
+    folder = Path(out) / experiment.name
     if not folder.exists():
         return folder
     if not started(folder):
@@ -111,25 +111,25 @@ def check_folder(item: Item, scale: Scale, seed: int, out: Path | str, *, resume
         hint = "Read it by --resume" if finished(folder) else "Go on with it by --resume"
         hint = f"{hint}, choose another folder by --out, or remove this one."
         raise DataError(message(str(folder), "no earlier run", state, hint))
-    _check_same(folder, _settings(item, scale, seed))
+    _check_same(folder, _settings(experiment, scale, seed))
     return folder
 
 
 def started(folder: Path) -> bool:
-    """Whether a run has begun in the folder of an item."""
+    """Whether a run has begun in the folder of an experiment."""
     return (folder / SETTINGS).is_file()
 
 
 def finished(folder: Path) -> bool:
-    """Whether the folder of an item holds its record."""
+    """Whether the folder of an experiment holds its record."""
     return started(folder) and (folder / RECORD).is_dir()
 
 
-def write_exhibits(folder: Path, record: Record) -> None:
+def write_figures(folder: Path, record: Record) -> None:
     """Figures, tables and the summary of a record."""
-    check_record(record)  # exhibits name files
-    tables = [exhibit for exhibit in record.exhibits if isinstance(exhibit, Table)]
-    figures = [exhibit for exhibit in record.exhibits if not isinstance(exhibit, Table)]
+    check_record(record)  # figures name files
+    tables = [figure for figure in record.figures if isinstance(figure, Table)]
+    figures = [figure for figure in record.figures if not isinstance(figure, Table)]
     if find_spec("matplotlib") is None:
         figures = []
     for name, content in ((TABLES, tables), (FIGURES, figures)):
@@ -138,14 +138,14 @@ def write_exhibits(folder: Path, record: Record) -> None:
     for table in tables:
         for ending, text in (("md", markdown(table)), ("tex", latex(table))):
             unlinked(folder / TABLES / f"{table.name}.{ending}").write_text(text, encoding="utf-8")
-    for exhibit in figures:
-        save_exhibit(exhibit, folder / FIGURES)
+    for figure in figures:
+        save_figure(figure, folder / FIGURES)
     summary = record_markdown(record, [figure.name for figure in figures])
     unlinked(folder / SUMMARY).write_text(summary, encoding="utf-8")
 
 
-def _settings(item: Item, scale: Scale, seed: int) -> dict[str, Any]:
-    return {"item": item.name, "scale": scale, "seed": seed, "torchlift": __version__}
+def _settings(experiment: Experiment, scale: Scale, seed: int) -> dict[str, Any]:
+    return {"experiment": experiment.name, "scale": scale, "seed": seed, "torchlift": __version__}
 
 
 def _check_same(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -158,17 +158,18 @@ def _check_same(folder: Path, settings: Mapping[str, Any]) -> None:
             raise DataError(message(str(folder), f"a run with {kind} {value}", found.get(name), hint))
 
 
-def _record(item: Item, scale: Scale, seed: int, findings: Findings, clock: _Clock) -> Record:
+def _record(experiment: Experiment, scale: Scale, seed: int, result: ExperimentResult, clock: _Clock) -> Record:
     return Record(
-        name=item.name,
-        title=item.title,
-        summary=findings.summary,
-        command=f"torchlift reproduce {item.name} --scale {scale} --seed {seed} --threads {torch.get_num_threads()}",
-        configuration={"scale": scale, "seed": seed, **findings.configuration},
+        name=experiment.name,
+        title=experiment.title,
+        summary=result.summary,
+        command=f"torchlift reproduce {experiment.name} --scale {scale} --seed {seed} "
+        f"--threads {torch.get_num_threads()}",
+        configuration={"scale": scale, "seed": seed, **result.configuration},
         environment=clock.environment,
         seconds=clock.seconds(),
-        verdicts=findings.verdicts,
-        exhibits=findings.exhibits,
+        claims=result.claims,
+        figures=result.figures,
     )
 
 
@@ -199,9 +200,7 @@ class _Clock:
 
     def save(self) -> None:
         content = {"settings": self.settings, "environment": self.environment, "seconds": self.seconds()}
-        new = unlinked(self.file.with_name(f".{self.file.name}.new"))
-        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        new.replace(self.file)
+        write_file(self.file, json.dumps(content, indent=2) + "\n")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from torchlift.data import as_batches
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.benchmarks.measure import interleaved
 from torchlift.lab.reproduction.confidence import Interval, student
-from torchlift.lab.reproduction.item import Findings, Item, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
 from torchlift.prox import SoftThreshold
-from torchlift.report.records import Cell, Curves, Exhibit, Series, Table, Verdict
+from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import BackPropagation, Phase
 
@@ -120,14 +120,14 @@ def exponents(times: Times) -> dict[str, Interval]:
 
 
 @dataclass(frozen=True)
-class Scaling(Item):
+class Scaling(Experiment):
     """Seconds per step."""
 
     name = "scaling"
     title = "Cost of a training step against depth, width and samples"
     about = "time of a lifted step and of back-propagation over depth, width and samples, fitted exponents (ours)"
 
-    def run(self, work: Work) -> Findings:
+    def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
         work.expect(sum(map(len, plan.axes.values())))
         found: dict[str, dict[int, Mapping[str, Sequence[float]]]] = {}
@@ -138,7 +138,7 @@ class Scaling(Item):
                 _, found[axis][value] = work.part(f"{axis} {value}", make)
         fits = {axis: exponents(times) for axis, times in found.items()}
         decidable = work.scale != "tiny"
-        verdicts = [powers(fits, decidable), against_tape(fits, decidable), cost(found, decidable)]
+        claims = [powers(fits, decidable), against_tape(fits, decidable), cost(found, decidable)]
         shown = "; ".join(f"{axis} {fits[axis][SWEEP].mean:.2f} ({fits[axis][TAPE].mean:.2f})" for axis in fits)
         summary = (
             "Time of one training step of a soft-threshold MLP. Exponents of the default's backward sweeps, and of "
@@ -157,16 +157,16 @@ class Scaling(Item):
                 FREE: f"Bregman({MU}), LinearisedBCD(ProximalAdam(0.0001)), full batch",
             },
         }
-        return Findings(summary, verdicts, [_fits_table(fits), *_exhibits(found, plan)], configuration)
+        return ExperimentResult(summary, claims, [_fits_table(fits), *_figures(found, plan)], configuration)
 
 
 def _measure(plan: Plan, sizes: Mapping[str, int], seed: int) -> Part:
-    contestants = steps(**sizes, seed=seed)
-    blocks = [interleaved(contestants, repeats=plan.repeats, seconds=plan.seconds) for _ in range(plan.blocks)]
+    methods = steps(**sizes, seed=seed)
+    blocks = [interleaved(methods, repeats=plan.repeats, seconds=plan.seconds) for _ in range(plan.blocks)]
     return {}, {name: [1e3 * block[name] for block in blocks] for name in METHODS}
 
 
-def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Verdict:
+def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim:
     """Whether any lower border lies above the power of matrix products."""
     found = [
         (axis, name, fit.low - EXPECTED[axis], fit.text())
@@ -176,11 +176,11 @@ def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Verdi
     ]
     worst = max(found, key=lambda each: each[2])
     measured = "; ".join(f"{name}, {axis}: {text}" for axis, name, _, text in found)
-    claim = "A lifted step takes time linear in layers and samples, and at most quadratic in the width."
-    return Verdict.of(claim, measured, worst[2] <= TOLERANCE if decidable else None, "torchlift")
+    statement = "A lifted step takes time linear in layers and samples, and at most quadratic in the width."
+    return Claim.of(statement, measured, worst[2] <= TOLERANCE if decidable else None, "torchlift")
 
 
-def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Verdict:
+def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim:
     """Whether the intervals of the exponents meet, or lifted ones lie lower."""
     faster = [
         f"{name} in {axis}"
@@ -190,18 +190,18 @@ def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) ->
     ]
     measured = "; ".join(f"{axis}: {by_name[TAPE].text()} by back-propagation" for axis, by_name in fits.items())
     measured += f"; growing faster: {', '.join(faster)}" if faster else "; none grows significantly faster"
-    claim = "Lifted steps grow no faster with the size than steps of back-propagation."
-    return Verdict.of(claim, measured, not faster if decidable else None, "torchlift")
+    statement = "Lifted steps grow no faster with the size than steps of back-propagation."
+    return Claim.of(statement, measured, not faster if decidable else None, "torchlift")
 
 
-def cost(found: Mapping[str, Times], decidable: bool) -> Verdict:
+def cost(found: Mapping[str, Times], decidable: bool) -> Claim:
     """At the largest size of each axis, medians of blocks."""
     ratios = {axis: _ratio(times[max(times)], SWEEP) for axis, times in found.items()}
     measured = "; ".join(
         f"{ratio:.2f} with {max(found[axis])} {'units' if axis == 'width' else axis}" for axis, ratio in ratios.items()
     )
-    claim = f"A step of the default costs at most {ALLOWED:g} times as much as one of back-propagation with Adam."
-    return Verdict.of(claim, measured, max(ratios.values()) <= ALLOWED if decidable else None, "torchlift")
+    statement = f"A step of the default costs at most {ALLOWED:g} times as much as one of back-propagation with Adam."
+    return Claim.of(statement, measured, max(ratios.values()) <= ALLOWED if decidable else None, "torchlift")
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -226,8 +226,8 @@ def _borders(fit: Interval) -> tuple[Cell, Cell]:
     return (fit.low, fit.high) if math.isfinite(fit.low) else (None, None)
 
 
-def _exhibits(found: Mapping[str, Times], plan: Plan) -> list[Exhibit]:
-    made: list[Exhibit] = []
+def _figures(found: Mapping[str, Times], plan: Plan) -> list[Figure]:
+    made: list[Figure] = []
     labels = {"layers": "layers", "width": "width", "samples": "samples per step"}
     for axis, times in found.items():
         fixed = ", ".join(f"{labels[name]}: {value}" for name, value in plan.base.items() if name != axis)

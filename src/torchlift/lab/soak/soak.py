@@ -46,10 +46,10 @@ Samples = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Claim:
     """Whether something holds that should; None where it could not be judged."""
 
-    claim: str
+    statement: str
     passed: bool | None
     detail: str
 
@@ -64,7 +64,7 @@ def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: Non
         tell: is told what goes on.
 
     Returns:
-        A record for JSON: "steps", "rounds", "memory", "disturbances", "verdicts", "passed".
+        A record for JSON: "steps", "rounds", "memory", "disturbances", "claims", "passed".
     """
     begin, work = time.monotonic(), 0.25 * seconds
     calm, rough = folder / "undisturbed", folder / "disturbed"
@@ -79,15 +79,15 @@ def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: Non
         found = disturbed.run() or ", ".join(differences(calm, rough))
         rounds += 1
     events, watched = disturbed.events, samples[int(WARM_UP * len(samples)) :]
-    verdicts = (_each_kind(events), _came_back(events), _same(rounds, found), _memory(watched))
+    claims = (_each_kind(events), _came_back(events), _same(rounds, found), _memory(watched))
     return {
         "steps": steps,
         "rounds": rounds,
         "seconds": time.monotonic() - begin,
         "memory": {"growth": growth(watched), "samples": watched},
         "disturbances": [event.record() for event in events],
-        "verdicts": [asdict(verdict) for verdict in verdicts],
-        "passed": all(verdict.passed is not False for verdict in verdicts),
+        "claims": [asdict(claim) for claim in claims],
+        "passed": all(claim.passed is not False for claim in claims),
     }
 
 
@@ -251,30 +251,30 @@ class Disturbed:
             yield from self.draws.sample(KINDS, len(KINDS))
 
 
-def _each_kind(events: Sequence[Event]) -> Verdict:
+def _each_kind(events: Sequence[Event]) -> Claim:
     counts = {kind: sum(event.kind == kind for event in events) for kind in KINDS}
     detail = ", ".join(f"{kind} {count}" for kind, count in counts.items())
-    return Verdict("disturbed in every way", all(counts.values()), detail)
+    return Claim("disturbed in every way", all(counts.values()), detail)
 
 
-def _came_back(events: Sequence[Event]) -> Verdict:
-    claim = "came back every time"
+def _came_back(events: Sequence[Event]) -> Claim:
+    statement = "came back every time"
     for event in events:
         if not event.expected:
             said = f"{event.kind} at {event.second:.0f} s: status {event.status}, {event.said or 'nothing said'}"
-            return Verdict(claim, False, said)
-    return Verdict(claim, True, f"after {sum(event.status is not None for event in events)} restarts")
+            return Claim(statement, False, said)
+    return Claim(statement, True, f"after {sum(event.status is not None for event in events)} restarts")
 
 
-def _same(rounds: int, found: str) -> Verdict:
+def _same(rounds: int, found: str) -> Claim:
     detail = f"parameters, state and history, bit for bit, in {rounds} of {rounds} runs"
-    return Verdict("ends with the same numbers", not found, f"different: {found}" if found else detail)
+    return Claim("ends with the same numbers", not found, f"different: {found}" if found else detail)
 
 
-def _memory(samples: Sequence[tuple[float, float]]) -> Verdict:
-    claim = f"memory grows by less than {GROWTH:.0%}"
+def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
+    statement = f"memory grows by less than {GROWTH:.0%}"
     seconds = samples[-1][0] - samples[0][0] if samples else 0.0
     if seconds < WATCHED:
-        return Verdict(claim, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
+        return Claim(statement, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
     found, mean = growth(samples), sum(size for _, size in samples) / len(samples)
-    return Verdict(claim, found < GROWTH, f"{found:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")
+    return Claim(statement, found < GROWTH, f"{found:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")

@@ -2,18 +2,18 @@
 
 from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.environment import environment
-from torchlift.report.records.exhibits import (
+from torchlift.report.records.figures import (
     Blocks,
     Cell,
+    Claim,
     Curves,
-    Exhibit,
+    Figure,
     Grid,
     HeatMap,
     Pictures,
     Record,
     Series,
     Table,
-    Verdict,
 )
 from torchlift.report.records.files import load_record, save_record
 from torchlift.report.records.text import cell_text, latex, markdown, record_markdown
@@ -21,15 +21,15 @@ from torchlift.report.records.text import cell_text, latex, markdown, record_mar
 __all__ = [
     "Blocks",
     "Cell",
+    "Claim",
     "Curves",
-    "Exhibit",
+    "Figure",
     "Grid",
     "HeatMap",
     "Pictures",
     "Record",
     "Series",
     "Table",
-    "Verdict",
     "cell_text",
     "environment",
     "latex",

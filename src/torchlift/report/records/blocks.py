@@ -1,4 +1,4 @@
-"""The block structure of a network as an exhibit."""
+"""The block structure of a network as a figure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torchlift.core.errors import invalid_type
 from torchlift.operators import BlockOperator
-from torchlift.report.records.exhibits import Blocks, Grid
+from torchlift.report.records.figures import Blocks, Grid
 
 OPERATORS = ("W", "M", "V", "K")
 
@@ -17,7 +17,7 @@ def network_blocks(network: Any, name: str = "blocks", *, note: str = "") -> Blo
 
     Args:
         network: any torchlift network.
-        name: of the exhibit.
+        name: of the figure.
         note: below it.
     """
     if not hasattr(network, "operators"):

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 from torchlift.core.errors import InvalidTypeError, invalid_value, message
-from torchlift.report.records.exhibits import KINDS, Blocks, Exhibit, Record
+from torchlift.report.records.figures import KINDS, Blocks, Figure, Record
 
 DEEPEST = 50
 """Levels of lists and dicts in a configuration."""
@@ -28,13 +28,13 @@ def check_record(record: Record) -> Record:
     Raises:
         InvalidTypeError, InvalidValueError: some part of it is not of its type; it says which.
     """
-    for name in (record.name, *(exhibit.name for exhibit in record.exhibits)):
+    for name in (record.name, *(figure.name for figure in record.figures)):
         check_name(name)
     _check("record", record, Record)
     if not math.isfinite(record.seconds):
         invalid_value("record.seconds", "a finite number", record.seconds)
-    for exhibit in record.exhibits:
-        for grid in exhibit.grids if isinstance(exhibit, Blocks) else ():
+    for figure in record.figures:
+        for grid in figure.grids if isinstance(figure, Blocks) else ():
             for row, column, _ in grid.cells:
                 if not (0 <= row < len(grid.rows) and 0 <= column < len(grid.columns)):
                     invalid_value(f"Grid {grid.name}", "cells within its rows and columns", (row, column))
@@ -42,7 +42,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_name(name: object) -> str:
-    """The name of a record or an exhibit, which is also that of files: no path, and nothing to escape."""
+    """The name of a record or a figure, which is also that of files: no path, and nothing to escape."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         invalid_value("record", "names of lower-case words joined by hyphens", repr(name)[:80])
     return name
@@ -75,7 +75,7 @@ def _check(where: str, value: Any, wanted: Any) -> None:
         for key, each in value.items():
             _check(f"{where}[{key[:40]!r}]", each, parts[1])
     elif dataclasses.is_dataclass(wanted):
-        kind = type(value) if wanted is Exhibit and type(value) in KINDS.values() else wanted
+        kind = type(value) if wanted is Figure and type(value) in KINDS.values() else wanted
         if type(value) is not kind:
             _refuse(where, wanted, value)
         for name, part in _fields(kind).items():

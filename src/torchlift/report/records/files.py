@@ -13,17 +13,17 @@ from torch import Tensor
 from torchlift.core.errors import DataError, message
 from torchlift.io import load_tensors, save_tensors
 from torchlift.report.records.checked import check_record
-from torchlift.report.records.exhibits import (
+from torchlift.report.records.figures import (
     KINDS,
     Blocks,
+    Claim,
     Curves,
-    Exhibit,
+    Figure,
     Grid,
     HeatMap,
     Pictures,
     Record,
     Series,
-    Verdict,
 )
 
 KIND = "torchlift record"
@@ -57,8 +57,8 @@ def save_record(folder: Path | str, record: Record) -> Path:
     check_record(record)
     tensors: dict[str, Tensor] = {}
     content = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    content["verdicts"] = [dataclasses.asdict(verdict) for verdict in record.verdicts]
-    content["exhibits"] = [_encode(exhibit, tensors) for exhibit in record.exhibits]
+    content["claims"] = [dataclasses.asdict(claim) for claim in record.claims]
+    content["figures"] = [_encode(figure, tensors) for figure in record.figures]
     return save_tensors(Path(folder) / FOLDER, tensors, content, kind=KIND)
 
 
@@ -71,8 +71,8 @@ def load_record(folder: Path | str) -> Record:
     path = Path(folder) / FOLDER
     tensors, content = load_tensors(path, kind=KIND)
     try:
-        content["verdicts"] = tuple(Verdict(**verdict) for verdict in content["verdicts"])
-        content["exhibits"] = tuple(_decode(exhibit, tensors) for exhibit in content["exhibits"])
+        content["claims"] = tuple(Claim(**claim) for claim in content["claims"])
+        content["figures"] = tuple(_decode(figure, tensors) for figure in content["figures"])
         return check_record(Record(**content))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         hint = "It was written by another version: repeat the run."
@@ -81,18 +81,18 @@ def load_record(folder: Path | str) -> Record:
         ) from error
 
 
-def _encode(exhibit: Exhibit, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """JSON values; tensors go to `tensors` under `<exhibit>.<number>`."""
-    content: dict[str, Any] = {"kind": exhibit.kind}
-    for field in dataclasses.fields(exhibit):
-        content[field.name] = _plain(getattr(exhibit, field.name))
+def _encode(figure: Figure, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """JSON values; tensors go to `tensors` under `<figure>.<number>`."""
+    content: dict[str, Any] = {"kind": figure.kind}
+    for field in dataclasses.fields(figure):
+        content[field.name] = _plain(getattr(figure, field.name))
     found: dict[str, Tensor] = {}
-    if isinstance(exhibit, Pictures):
-        found = {f"{exhibit.name}.{number}": images for number, images in enumerate(exhibit.rows.values())}
-        content["rows"] = dict(zip(exhibit.rows, found, strict=True))
-    elif isinstance(exhibit, HeatMap):
-        found = {exhibit.name: exhibit.values}
-        content["values"] = exhibit.name
+    if isinstance(figure, Pictures):
+        found = {f"{figure.name}.{number}": images for number, images in enumerate(figure.rows.values())}
+        content["rows"] = dict(zip(figure.rows, found, strict=True))
+    elif isinstance(figure, HeatMap):
+        found = {figure.name: figure.values}
+        content["values"] = figure.name
     tensors.update({name: tensor.detach().cpu().float().contiguous() for name, tensor in found.items()})
     return content
 
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, Tensor) else value
 
 
-def _decode(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> Exhibit:
+def _decode(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> Figure:
     kind = KINDS[content.pop("kind")]
     if kind is Pictures:
         content["rows"] = {label: _numbers(tensors[name]) for label, name in content["rows"].items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torchlift.report.records.checked import check_name
-from torchlift.report.records.exhibits import OUTCOMES, Cell, Record, Table
+from torchlift.report.records.figures import OUTCOMES, Cell, Record, Table
 
 NOT_DRAWN = 'Not drawn: matplotlib is absent (`pip install "torchlift[plot]"`).'
 
@@ -114,19 +114,19 @@ def record_markdown(record: Record, pictures: Sequence[str] = ()) -> str:
 
     Args:
         record: of a finished piece of work.
-        pictures: names of the exhibits of which there is a file `figures/<name>.png`.
+        pictures: names of the figures of which there is a file `figures/<name>.png`.
     """
     parts = [f"# {markdown_text(record.title)}", markdown_text(record.summary)]
-    if record.verdicts:
+    if record.claims:
         parts += ["## Claims", counts(record), _claims(record)]
-    parts += ["## Tables and figures"] if record.exhibits else []
-    for exhibit in record.exhibits:
-        if isinstance(exhibit, Table):
-            parts.append(markdown(exhibit).strip())
+    parts += ["## Tables and figures"] if record.figures else []
+    for figure in record.figures:
+        if isinstance(figure, Table):
+            parts.append(markdown(figure).strip())
             continue
-        title = markdown_text(exhibit.title)
-        link = f"![{title}](figures/{exhibit.name}.png)" if exhibit.name in pictures else NOT_DRAWN
-        parts += [f"**{title}**", link, markdown_text(exhibit.note)]
+        title = markdown_text(figure.title)
+        link = f"![{title}](figures/{figure.name}.png)" if figure.name in pictures else NOT_DRAWN
+        parts += [f"**{title}**", link, markdown_text(figure.note)]
     minutes, seconds = divmod(round(record.seconds), 60)
     parts += ["## To repeat", f"    {' '.join(record.command.split())}", f"It took {minutes} min {seconds} s."]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -134,14 +134,14 @@ def record_markdown(record: Record, pictures: Sequence[str] = ()) -> str:
 
 def counts(record: Record) -> str:
     """How many claims held, and how many did not."""
-    found = [verdict.outcome for verdict in record.verdicts]
+    found = [claim.outcome for claim in record.claims]
     return ", ".join(f"{found.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in found)
 
 
 def _claims(record: Record) -> str:
     lines = ["| claim | measured | outcome | by |", "| --- | --- | --- | --- |"]
-    for verdict in record.verdicts:
-        cells = (verdict.claim, verdict.measured, verdict.outcome, verdict.source)
+    for claim in record.claims:
+        cells = (claim.statement, claim.measured, claim.outcome, claim.source)
         lines.append(f"| {' | '.join(map(markdown_text, cells))} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""All contestants in one world of processes, size after size."""
+"""All methods in one world of processes, size after size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchlift.lab.benchmarks.distributed import contestants, volume
+from torchlift.lab.benchmarks.distributed import methods, volume
 from torchlift.lab.benchmarks.distributed.fit import as_work, fitted, quiet
 from torchlift.lab.benchmarks.distributed.size import Size
 from torchlift.lab.benchmarks.distributed.volume import Volume
@@ -24,7 +24,7 @@ AGAINST = {
     "sweeps, data": "sweeps",
     "DistributedDataParallel": "back-propagation",
 }
-"""Contestants on many processes, and the one on a single process that they are compared with."""
+"""Methods on many processes, and the one on a single process that they are compared with."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Effort:
         seconds: per size; more rounds while they last.
         burst: seconds of calls per turn.
         processes: of one thread each.
-        micro_batches: of the pipeline, one contestant each.
+        micro_batches: of the pipeline, one method each.
     """
 
     repeats: int = 5
@@ -90,8 +90,8 @@ def _measure(sizes: str, effort: str) -> str:
     data, layers = as_mesh(f"data={chosen.processes}"), as_mesh(f"layers={chosen.processes}")
     rows = []
     for size in map(Size.parse, json.loads(sizes)):
-        jacobi = {"lifted, layers": contestants.jacobi(size, layers), "lifted, data": contestants.jacobi(size, data)}
-        swept = contestants.sweeps(size, data)
+        jacobi = {"lifted, layers": methods.jacobi(size, layers), "lifted, data": methods.jacobi(size, data)}
+        swept = methods.sweeps(size, data)
         expected = {
             "lifted, layers": (jacobi["lifted, layers"], layers, volume.jacobi(size, 1, chosen.processes)),
             "lifted, data": (jacobi["lifted, data"], data, volume.jacobi(size, chosen.processes, 1)),
@@ -99,13 +99,13 @@ def _measure(sizes: str, effort: str) -> str:
         }
         counted = {name: _counted(call, mesh) for name, (call, mesh, _) in expected.items()}
         field = {
-            "lifted": Contestant(contestants.jacobi(size), alone=True),
+            "lifted": Contestant(methods.jacobi(size), alone=True),
             **{name: Contestant(call) for name, call in jacobi.items()},
-            "sweeps": Contestant(contestants.sweeps(size), alone=True),
+            "sweeps": Contestant(methods.sweeps(size), alone=True),
             "sweeps, data": Contestant(swept),
-            "back-propagation": Contestant(contestants.back_propagation(size), alone=True),
-            "DistributedDataParallel": Contestant(contestants.data_parallel(size, data)),
-            **{_pipeline(m): Contestant(contestants.pipelined(size, layers, m)) for m in chosen.micro_batches},
+            "back-propagation": Contestant(methods.back_propagation(size), alone=True),
+            "DistributedDataParallel": Contestant(methods.data_parallel(size, data)),
+            **{_pipeline(m): Contestant(methods.pipelined(size, layers, m)) for m in chosen.micro_batches},
             **_pieces(size, layers),
         }
         times = interleaved(field, repeats=chosen.repeats, seconds=chosen.seconds, burst=chosen.burst)

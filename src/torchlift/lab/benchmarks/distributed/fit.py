@@ -13,7 +13,7 @@ from torchlift.lab.planning import Machine, Passes, Work
 
 NUMBER = 4
 ALONE = {"lifting": "lifted", "back-propagation": "back-propagation"}
-"""The contestants of one process that tell how often a step touches memory."""
+"""The methods of one process that tell how often a step touches memory."""
 
 
 def fitted(measured: Sequence[tuple[Size, Mapping[str, float]]], processes: int) -> Machine:
@@ -27,7 +27,7 @@ def fitted(measured: Sequence[tuple[Size, Mapping[str, float]]], processes: int)
     they keep the same cores busy.
 
     Arguments:
-        measured: seconds of all contestants, by size.
+        measured: seconds of all methods, by size.
         processes: how many took part.
     """
     # two read and one written

@@ -24,7 +24,7 @@ class Volume:
 
 
 def jacobi(size: Size, data: int, layers: int) -> Volume:
-    """Of `contestants.jacobi` on a mesh.
+    """Of `methods.jacobi` on a mesh.
 
     Every boundary between layers of two processes is crossed by u forward and
     by its cotangent back, B·N numbers each, shared by the rows of the mesh:
@@ -42,7 +42,7 @@ def jacobi(size: Size, data: int, layers: int) -> Volume:
 
 
 def sweeps(size: Size, data: int) -> Volume:
-    """Of `contestants.sweeps` with Q processes along "data".
+    """Of `methods.sweeps` with Q processes along "data".
 
     Each gives to sums all gradients, the mean input of every weight matrix, the
     loss, and per hidden layer three numbers for the size of its perturbation:

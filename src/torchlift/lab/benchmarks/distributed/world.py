@@ -65,42 +65,40 @@ def _member(function: Callable[..., str], *arguments: str) -> str:
         dist.destroy_process_group()
 
 
-def interleaved(
-    contestants: Mapping[str, Contestant], *, repeats: int, seconds: float, burst: float
-) -> dict[str, float]:
+def interleaved(methods: Mapping[str, Contestant], *, repeats: int, seconds: float, burst: float) -> dict[str, float]:
     """Median seconds per call, as the first process sees it: from a moment when all are ready to one when all are done.
 
-    All contestants take turns, so that noise hits them alike. A turn is one
+    All methods take turns, so that noise hits them alike. A turn is one
     call to warm up and then a burst of them.
 
     Arguments:
-        contestants: by name, the same on all processes.
+        methods: by name, the same on all processes.
         repeats: least number of rounds.
         seconds: go on with more rounds (at most 200) while this time lasts.
         burst: seconds of calls per turn; one call at least.
     """
-    bursts = {name: _burst(contestant, burst) for name, contestant in contestants.items()}
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    bursts = {name: _burst(method, burst) for name, method in methods.items()}
+    times: dict[str, list[float]] = {name: [] for name in methods}
     begin, rounds = time.perf_counter(), 0
     while rounds < repeats or (rounds < 200 and _first(time.perf_counter() - begin) < seconds):
         rounds += 1
-        for name, contestant in contestants.items():
-            times[name].append(_seconds(contestant, bursts[name]))
+        for name, method in methods.items():
+            times[name].append(_seconds(method, bursts[name]))
     return {name: median(values) for name, values in times.items()}
 
 
-def _burst(contestant: Contestant, target: float) -> int:
-    return max(1, min(MOST, int(target / max(_first(_seconds(contestant, 1)), 1e-9))))
+def _burst(method: Contestant, target: float) -> int:
+    return max(1, min(MOST, int(target / max(_first(_seconds(method, 1)), 1e-9))))
 
 
-def _seconds(contestant: Contestant, count: int) -> float:
-    acts = dist.get_rank() == 0 or not contestant.alone
+def _seconds(method: Contestant, count: int) -> float:
+    acts = dist.get_rank() == 0 or not method.alone
     if acts:
-        contestant.call()
+        method.call()
     dist.barrier()
     start = time.perf_counter()
     for _ in range(count if acts else 0):
-        contestant.call()
+        method.call()
     dist.barrier()
     return (time.perf_counter() - start) / count
 

@@ -1,0 +1,109 @@
+"""Solvers by name: as in Python, in lower case with hyphens. Their options are what their signatures have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from torchlift.solvers import (
+    FISTA,
+    Backtracking,
+    LinearisedBCD,
+    ProximalAdam,
+    ProximalGradient,
+)
+from torchlift.solvers import (
+    SOLVERS as LIFTED,
+)
+from torchlift.training import BackPropagation, SweepDescent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverSettings:
+    """Options of solvers; which solver has which, `options_of` says."""
+
+    lr: float | None = None
+    """Learning rate, where the solver has one."""
+    momentum: float | None = None
+    """Momentum, of optimisers of torch that have it."""
+    weight_decay: float | None = None
+    """Optimisers of torch: weight decay."""
+    anneal: Literal["cosine", "linear"] | None = None
+    """Optimisers of torch: how the learning rate falls to 0 over the budget; it stays without."""
+    tau: float | None = None
+    """Length of implicit steps; 1."""
+    inner_steps: int | None = None
+    """Steps of the inner solver, where there is one."""
+
+
+OPTIONS = tuple(field.name for field in fields(SolverSettings))
+
+
+def _sweep_descent(lr: float | None = None) -> SweepDescent:
+    return SweepDescent() if lr is None else SweepDescent(partial(torch.optim.Adam, lr=lr))
+
+
+def _linearised_bcd(lr: float | None = None) -> LinearisedBCD:
+    return LinearisedBCD(ProximalGradient(Backtracking() if lr is None else lr))
+
+
+def _proximal_gradient(lr: float | None = None) -> ProximalGradient:
+    return ProximalGradient() if lr is None else ProximalGradient(lr)
+
+
+def _fista(lr: float | None = None) -> ProximalGradient:
+    return FISTA(lr)
+
+
+OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.SGD,
+    )
+}
+"""Optimisers of torch, for back-propagation."""
+
+SOLVERS: dict[str, Callable[..., Any]] = {
+    "sweep-descent": _sweep_descent,
+    "block-coordinate-descent": LIFTED["block-coordinate-descent"],
+    "linearised-bcd": _linearised_bcd,
+    "implicit-stochastic-gradient": LIFTED["implicit-stochastic-gradient"],
+    "proximal-gradient": _proximal_gradient,
+    "fista": _fista,
+    "proximal-adam": ProximalAdam,
+    **OPTIMISERS,
+}
+"""What makes each solver from its options. A new one adds its line here."""
+
+RENAMED = {
+    "sweep": "sweep-descent",
+    "bcd": "block-coordinate-descent",
+    "isgm": "implicit-stochastic-gradient",
+    "prox-gradient": "proximal-gradient",
+    "prox-adam": "proximal-adam",
+}
+"""Names that files had before 0.2."""
+
+
+def options_of(name: str) -> list[str]:
+    """The options that a solver understands."""
+    names = {*inspect.signature(SOLVERS[name]).parameters, *(["anneal"] if name in OPTIMISERS else [])}
+    return [option for option in OPTIONS if option in names]
+
+
+def make_solver(name: str, options: dict[str, Any]) -> Any:
+    """A solver with the given options, all of which it understands."""
+    if name not in OPTIMISERS:
+        return SOLVERS[name](**options)
+    anneal = options.pop("anneal", None)
+    return BackPropagation(partial(OPTIMISERS[name], **options), anneal)

@@ -1,0 +1,109 @@
+"""Steps of lifted training on one and on many processes, and of back-propagation as torch has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.data import as_batches
+from torchlift.functions.losses import SquaredError
+from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.liftings import Bregman
+from torchlift.objective import Objective, TrainingProblem
+from torchlift.parallel import Mesh, MeshShard, ShardedProblem, as_mesh, split_evenly, stage_of
+from torchlift.parallel.partition import partition
+from torchlift.solvers import ProximalGradient, Solver
+from torchlift.training import SweepDescent, Work
+
+MU = 0.5
+#: So short that nothing ever diverges; how far a step goes does not change its time.
+STEP = 1e-4
+
+
+class Steps:
+    """One step of a solver per call."""
+
+    def __init__(self, problem: Any, solver: Solver[Any, Any], start: Any) -> None:
+        self.problem, self.solver = problem, solver
+        self.state = solver.init(problem, start)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        self.state = self.solver.step(self.problem, self.state)
+
+
+def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
+    """All layers' lifted variables and weights moved at the same point: three products per layer, one gradient."""
+    objective, (y, x) = Objective(size.network(), Bregman(MU)), size.data()
+    if mesh is None:
+        problem = TrainingProblem(objective, y, x)
+    else:
+        parts = split_evenly(size.batch, mesh.data)
+        shard, own = MeshShard(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
+        problem = ShardedProblem(objective, y[own], x[own], shard, stage_of(objective, mesh))
+    return Steps(problem, ProximalGradient(STEP), problem.start())
+
+
+def sweeps(size: Size, mesh: Mesh | None = None) -> Callable[[], object]:
+    """The default of `train`: one backward sweep from the forward pass, and a relative step of the weights."""
+    batches = as_batches(size.data(), batch_size=size.batch)
+    work = Work(size.network(), SquaredError(), batches, lambda count: 1.0, mesh=as_mesh(mesh))
+    return SweepDescent().init(work).step
+
+
+def back_propagation(size: Size) -> Callable[[], None]:
+    """Autograd and plain gradient descent."""
+    y, x = size.data()
+    return _trained(size.network().to_sequential(), y, x)
+
+
+def data_parallel(size: Size, mesh: Mesh) -> Callable[[], None]:
+    """The same by `DistributedDataParallel`."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    own, (y, x) = split_evenly(size.batch, mesh.data)[mesh.data_rank], size.data()
+    return _trained(DistributedDataParallel(size.network().to_sequential()), y[own], x[own])
+
+
+def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:
+    """The same by `torch.distributed.pipelining`, schedule 1F1B, cut where our layers are cut."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    network, (y, x) = size.network(), size.data()
+    stretch = partition(network, mesh.layers)[mesh.layer_rank]
+    modules = nn.Sequential(*list(network.to_sequential())[slice(*stretch.modules)])
+    first, last = mesh.neighbour(-1) is None, mesh.neighbour(1) is None
+    shape = (size.batch // micro_batches, size.width)
+    stage = PipelineStage(
+        modules, mesh.layer_rank, mesh.layers, torch.device("cpu"),
+        input_args=torch.empty(shape, requires_grad=not first), output_args=torch.empty(shape, requires_grad=True),
+        group=mesh.group("layers"),
+    )  # fmt: skip
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=_loss)
+    optimiser = torch.optim.SGD(modules.parameters(), lr=STEP)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        schedule.step(*([y] if first else []), **({"target": x, "losses": []} if last else {}))
+        optimiser.step()
+
+    return step
+
+
+def _trained(module: nn.Module, y: Tensor, x: Tensor) -> Callable[[], None]:
+    optimiser = torch.optim.SGD(module.parameters(), lr=STEP)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        _loss(module(y), x).backward()
+        optimiser.step()
+
+    return step
+
+
+def _loss(prediction: Tensor, target: Tensor) -> Tensor:
+    """The mean over samples of ½‖prediction − target‖²."""
+    return 0.5 * (prediction - target).square().sum() / len(target)

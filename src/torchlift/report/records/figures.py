@@ -1,0 +1,266 @@
+"""What a report is made of: claims and claims, tables, curves, pictures, heat maps, block structures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from torchlift.core.errors import invalid_value
+
+Cell = str | float | int | bool | None
+"""What a table holds; None is shown as a dash."""
+
+Outcome = Literal["held", "did not hold", "not decidable"]
+OUTCOMES: tuple[Outcome, ...] = ("held", "did not hold", "not decidable")
+
+# Numbers of at most two digits: a width of a thousand million would fill the memory.
+_FORMAT = re.compile(r"[+ -]?0?\d{0,2},?(\.\d{1,2})?[eEfFgG%]?")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and what became of it.
+
+    Arguments:
+        claim: in our words.
+        measured: the numbers that decide.
+        outcome: "held", "did not hold", or "not decidable" at the scale of the run.
+        source: who claims it: "paper" or "torchlift".
+    """
+
+    statement: str
+    measured: str
+    outcome: Outcome
+    source: Literal["paper", "torchlift"] = "paper"
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            invalid_value("Claim outcome", f"one of {', '.join(OUTCOMES)}", repr(self.outcome))
+
+    @staticmethod
+    def of(statement: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Claim:
+        """From True, False, or None where the run cannot tell."""
+        outcome: Outcome = "not decidable" if held is None else "held" if held else "did not hold"
+        return Claim(statement, measured, outcome, source)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something to look at.
+
+    Arguments:
+        name: of its files: lower-case words joined by hyphens, unique within a record.
+        title: above it.
+        note: below it; what the reader should see, and what is left out.
+    """
+
+    kind: ClassVar[str]
+
+    name: str
+    title: str
+    note: str = field(default="", kw_only=True)
+
+
+@dataclass(frozen=True)
+class Table(Figure):
+    """Rows of numbers and words.
+
+    Arguments:
+        columns: headings, with units.
+        rows: as many cells each.
+        formats: one format specification per column for its numbers, such as ".2f"; "" for as they are.
+    """
+
+    kind = "table"
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    formats: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                invalid_value(f"Table {self.name}", f"rows of {len(self.columns)} cells", len(row))
+        if self.formats and len(self.formats) != len(self.columns):
+            invalid_value(f"Table {self.name} formats", f"{len(self.columns)}, one per column", len(self.formats))
+        for form in self.formats:
+            if not isinstance(form, str) or not _FORMAT.fullmatch(form):
+                invalid_value(f"Table {self.name} formats", "format specifications such as '.2f'", repr(form))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve.
+
+    Arguments:
+        label: in the legend.
+        x, y: its points; None in y is a gap.
+        low, high: borders of a band around it.
+        dashed: draw it dashed.
+        group: series of one group have the same colour.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    dashed: bool = False
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("y", "low", "high"):
+            size = len(getattr(self, name))
+            if size != len(self.x) and (size or name == "y"):
+                invalid_value(f"Series {self.label} {name}", f"{len(self.x)} numbers, one per x", size)
+
+
+@dataclass(frozen=True)
+class Curves(Figure):
+    """Curves over one axis.
+
+    Arguments:
+        x_label, y_label: with units.
+        series: the curves.
+        x_log, y_log: logarithmic axes.
+    """
+
+    kind = "curves"
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    x_log: bool = False
+    y_log: bool = False
+
+
+@dataclass(frozen=True)
+class Pictures(Figure):
+    """Rows of images on one shared grey scale, [0, 1].
+
+    Arguments:
+        rows: label ↦ images (B, H, W), equally many in each row.
+        captions: label ↦ one short text under each image, such as its PSNR.
+        truth: the row that the others are compared with: error maps are drawn for them, and two of
+            them can be laid over each other in the report.
+    """
+
+    kind = "pictures"
+
+    rows: Mapping[str, Tensor]
+    captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    truth: str | None = None
+
+    def __post_init__(self) -> None:
+        shapes = {label: tuple(images.shape) for label, images in self.rows.items()}
+        if not shapes or len(set(shapes.values())) > 1 or any(len(shape) != 3 for shape in shapes.values()):
+            invalid_value(
+                f"Pictures {self.name}", "rows of equally many images (B, H, W) of one size", shapes or "none"
+            )
+        for label in (*self.captions, *([] if self.truth is None else [self.truth])):
+            if label not in self.rows:
+                invalid_value(f"Pictures {self.name}", f"rows among {', '.join(self.rows)}", repr(label))
+        for label, texts in self.captions.items():
+            if len(texts) > len(self.rows[label]):
+                wanted = f"at most {len(self.rows[label])} captions of {label}, one per image"
+                invalid_value(f"Pictures {self.name}", wanted, len(texts))
+
+    def errors(self) -> dict[str, Tensor]:
+        """|images − truth| of every other row; none without a truth."""
+        if self.truth is None:
+            return {}
+        truth = self.rows[self.truth].detach().cpu().double()
+        others = {label: images.detach().cpu().double() for label, images in self.rows.items() if label != self.truth}
+        return {label: (images - truth).abs() for label, images in others.items()}
+
+    def largest_error(self) -> float:
+        """The end of the scale of errors: at most 1, or images that are far off would hide what is wrong elsewhere."""
+        found = (float(error.nan_to_num(0, 0, 0).max()) for error in self.errors().values() if error.numel())
+        return min(1.0, max(found, default=0.0))
+
+
+@dataclass(frozen=True)
+class HeatMap(Figure):
+    """A matrix of numbers as colours, such as the gap of each layer over training.
+
+    Arguments:
+        x_label, y_label, value_label: of the axes and the colours.
+        x: one number per column.
+        y: one name per row.
+        values: (len(y), len(x)).
+        log: colours by the logarithm.
+    """
+
+    kind = "heat map"
+
+    x_label: str
+    y_label: str
+    value_label: str
+    x: Sequence[float]
+    y: Sequence[str]
+    values: Tensor
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if tuple(self.values.shape) != (len(self.y), len(self.x)):
+            invalid_value(
+                f"HeatMap {self.name}", f"values of shape {(len(self.y), len(self.x))}", tuple(self.values.shape)
+            )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The non-zero blocks of one block operator: names and sizes of rows and columns, and (row, column, symbol)."""
+
+    name: str
+    rows: Sequence[tuple[str, int]]
+    columns: Sequence[tuple[str, int]]
+    cells: Sequence[tuple[int, int, str]]
+
+
+@dataclass(frozen=True)
+class Blocks(Figure):
+    """The block structure of a network: W, M, V and K."""
+
+    kind = "blocks"
+
+    grids: Sequence[Grid]
+
+
+KINDS: dict[str, type[Figure]] = {kind.kind: kind for kind in (Table, Curves, Pictures, HeatMap, Blocks)}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished piece of work, as a report shows it.
+
+    Arguments:
+        name: of the work: an item of the reproduction, or a run.
+        title: above it.
+        summary: a few sentences: what was done and what came out.
+        command: repeats it.
+        configuration: all settings, JSON values.
+        environment: versions and hardware; see `environment`.
+        seconds: it took.
+        claims: on claims.
+        figures: to look at.
+    """
+
+    name: str
+    title: str
+    summary: str
+    command: str
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    seconds: float
+    claims: Sequence[Claim] = ()
+    figures: Sequence[Figure] = ()
+
+    def __post_init__(self) -> None:
+        names = [figure.name for figure in self.figures]
+        if len(set(names)) < len(names):
+            invalid_value(f"Record {self.name}", "figures with names of their own", ", ".join(names))
