@@ -44,9 +44,9 @@ def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
         problem = TrainingProblem(objective, y, x)
     else:
         parts = shares(size.batch, mesh.data)
-        share, own = Share(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
+        share, rows = Share(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
         part = LayerPart(objective, mesh) if mesh.layers > 1 else None
-        problem = DistributedProblem(objective, y[own], x[own], share, part)
+        problem = DistributedProblem(objective, y[rows], x[rows], share, part)
     return Steps(problem, ProximalGradient(STEP), problem.start())
 
 
@@ -67,8 +67,8 @@ def data_parallel(size: Size, mesh: Mesh) -> Callable[[], None]:
     """The same by `DistributedDataParallel`."""
     from torch.nn.parallel import DistributedDataParallel
 
-    own, (y, x) = shares(size.batch, mesh.data)[mesh.data_rank], size.data()
-    return _trained(DistributedDataParallel(size.network().to_sequential()), y[own], x[own])
+    rows, (y, x) = shares(size.batch, mesh.data)[mesh.data_rank], size.data()
+    return _trained(DistributedDataParallel(size.network().to_sequential()), y[rows], x[rows])
 
 
 def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:
