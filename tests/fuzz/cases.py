@@ -29,11 +29,10 @@ from torchlift.io import (
     load_tensors,
     save_model,
     save_tensors,
-    whole_piece,
     write_index,
     write_shard,
 )
-from torchlift.io.shards import Piece
+from torchlift.io.shards import LocalShard, ShardedTensor
 from torchlift.lab.reproduction import EXPERIMENTS
 from torchlift.lab.reproduction.run import check_folder
 from torchlift.networks import LISTA, MLP, PrimalDual, ResNet, Shallow, lift
@@ -112,9 +111,9 @@ def _shards(folder: Path) -> Path:
     path.mkdir()
     halves = [torch.arange(6.0).view(2, 3), torch.ones(1, 3)]
     slices = [((0, 2), (0, 3)), ((2, 3), (0, 3))]
-    pieces = [[Piece("weight", (3, 3), s, t)] for s, t in zip(slices, halves, strict=True)]
-    pieces[0].append(whole_piece("count", torch.tensor(3)))
-    written = [write_shard(path, number, 2, each) for number, each in enumerate(pieces)]
+    tensors = [{"weight": ShardedTensor((3, 3), (LocalShard(s, t),))} for s, t in zip(slices, halves, strict=True)]
+    tensors[0]["count"] = ShardedTensor.whole(torch.tensor(3))
+    written = [write_shard(path, number, 2, local) for number, local in enumerate(tensors)]
     write_index(path, written, "data=2", {"a": 1}, "model")
     return path / "record.json"
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
-from torchlift.functions.priors import Prior, Split
-from torchlift.functions.priors.base import check_prior
+from torchlift.functions.base import Prior, Split, check_prior
 from torchlift.inversion import door
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.nested import Nested

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.tensors import Point, add_scaled
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.solver import InversionSolver, input_step

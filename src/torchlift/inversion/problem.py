@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchlift.functions.priors import Split
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import Split, along
 from torchlift.inversion.layers import Layers, Tensors
 from torchlift.liftings import Bregman
 from torchlift.operators import Context

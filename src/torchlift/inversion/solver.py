@@ -12,7 +12,7 @@ from torch import Tensor
 from torchlift.core.checks import check_number, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.state import InversionState, Status, Watch, choose

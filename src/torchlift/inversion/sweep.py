@@ -11,11 +11,12 @@ from torch import Tensor
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
-from torchlift.functions.priors.functions import along
+from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.solver import InversionSolver, auxiliary_step, input_step, input_steps
 from torchlift.inversion.state import InversionState
+from torchlift.solvers.momentum import next_momentum
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Sweep(InversionSolver):
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         layers, memory, context = problem.layers, state.memory, problem.context
-        t = (1 + (1 + 4 * memory.t.square()).sqrt()) / 2 if self.momentum else memory.t
+        t = next_momentum(memory.t) if self.momentum else memory.t
         beta = (memory.t - 1) / t
         u, v, z = list(state.u), list(state.v), list(state.z)
         moved: list[Sequence[Tensor]] = [() for _ in layers.influences]

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
+from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
-from torchlift.io.encoding import decode, encode
 from torchlift.io.folders import present, reason, sync
 
 RECORD = "record.json"

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.networks import UnifiedForm
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.fit import definite_factor, few_samples
 from torchlift.objective.objective import Objective
 from torchlift.operators import BlockOperator, Context, Dense, LinearOperator, Scaled
-from torchlift.parallel import Share
 
 
 @torch.no_grad()
-def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | None = None) -> float | None:
+def parameter_bound(objective: Objective, y: Tensor, z: States, shard: Shard = WHOLE) -> float | None:
     """A bound for the parameters with all states fixed; None where they do not enter through dense layers alone.
 
     A row Σ_k A_k x_k + b under a function of curvature c has at most the
@@ -27,7 +27,7 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | N
 
     Arguments:
         z: with u where the coupling is quadratic; else those of a chain, where u = z.
-        share: which samples of a batch these are, where many processes share it.
+        shard: which samples of the batch these are.
     """
     with torch.enable_grad():  # so that tensors know whether they are trained
         form = objective.network.operators()
@@ -40,13 +40,12 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | N
             return None
         if not inputs:
             continue
-        keys, amount = set(inputs), row.curvature * squared_norm(torch.cat(list(inputs.values()), 1), share)
+        keys, amount = set(inputs), row.curvature * squared_norm(torch.cat(list(inputs.values()), 1), shard)
         shared = [group for group in groups if group[0] & keys]
         groups = [group for group in groups if not group[0] & keys]
         groups.append((keys.union(*(names for names, _ in shared)), amount + sum(other for _, other in shared)))
     smooth = [r.curvature() for r in objective.parameter_regularisers.values() if r.smooth]
-    samples = len(y) if share is None else share.total
-    worst = max((amount for _, amount in groups), default=0.0) / samples + max(smooth, default=0.0)
+    worst = max((amount for _, amount in groups), default=0.0) / shard.samples(y) + max(smooth, default=0.0)
     return worst if math.isfinite(worst) else None
 
 
@@ -192,17 +191,15 @@ def with_ones(u: Tensor) -> Tensor:
     return torch.cat([u.flatten(1), u.new_ones(len(u), 1)], dim=1)
 
 
-def squared_norm(X: Tensor, share: Share | None = None) -> float:
+def squared_norm(X: Tensor, shard: Shard = WHOLE) -> float:
     """‖X‖₂² of a batch, (B, columns).
 
     Where many processes share the batch, XᵀX = S Sᵀ is summed over them and
-    ‖S‖ is the answer; a batch of fewer samples than columns is brought together.
+    ‖S‖ is the answer; a batch of fewer samples than columns is gathered.
     """
-    if share is None:
-        return Dense(X).norm_bound() ** 2
-    if few_samples(share, X.shape[1]):
-        return Dense(share.gather(X)).norm_bound() ** 2
+    if shard.whole or few_samples(shard, X):
+        return Dense(shard.gather(X)).norm_bound() ** 2
     X = X.double()  # as in `norm_bound`
     gram = X.T @ X / len(X)
-    share.mean_(gram)
-    return share.total * Dense(definite_factor(gram[None])[0].T).norm_bound() ** 2
+    shard.mean_(gram)
+    return shard.samples(X) * Dense(definite_factor(gram[None])[0].T).norm_bound() ** 2

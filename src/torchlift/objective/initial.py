@@ -39,7 +39,7 @@ def initialise(
     a ReLU, are replaced by their image under σ, so that the objective is
     finite.
 
-    Args:
+    Arguments:
         dtype: dtype in which the variables are stored.
         free_u: whether u_1, …, u_J are variables too; they start at M u = V z.
     """

@@ -30,6 +30,7 @@ from torchlift.objective.engine import (
 )
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
+from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class Objective:
     """The mean over samples of L(K u + d) + C(M u, V z) + Σ_j D_j(z_j, (W u + b)_j), plus regularisers.
 
-    Args:
+    Arguments:
         network: any network in the unified form.
         lifting: how z = σ(W u + b) is relaxed; Bregman by default.
         loss: L; squared error by default.
@@ -171,7 +172,7 @@ class Objective:
     ) -> Gradients:
         """Gradients of everything that is smooth, in the lifted variables and in the parameters.
 
-        Args:
+        Arguments:
             out: gradients of an earlier call on a batch of the same size, to be overwritten.
             want: "states" or "parameters" to leave the other half out.
             free: minimiser of the free energy, for contrastive objectives; found here by default.
@@ -271,13 +272,13 @@ class Objective:
     def _state_value(self, z: States, like: Tensor, smooth: bool | None = None) -> Tensor:
         """The regularisers on states: all, or only those that are (not) smooth."""
         chosen = [(layer, r) for layer, r in self.state_regularisers.items() if smooth in (None, r.smooth)]
-        values = [regulariser.value(z[layer - 1].to(like.dtype)) for layer, regulariser in chosen]
+        values = [regulariser.value(z[layer - 1].to(like.dtype)).sum() for layer, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
     def _parameter_value(self, like: Tensor, smooth: bool | None = None) -> Tensor:
         """The regularisers on parameters: all, or only those that are (not) smooth."""
         chosen = [(name, r) for name, r in self.parameter_regularisers.items() if smooth in (None, r.smooth)]
-        values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in chosen]
+        values = [r.value(self.network.get_parameter(name).detach()).sum() for name, r in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
     def _subtract_free_gradients(self, y: Tensor, context: Context, result: Gradients, free: States | None) -> None:
@@ -359,7 +360,7 @@ def _dense_engine(engine: Engine) -> StackedEngine | None:
 
 
 def _free_engine(engine: Engine) -> Engine:
-    return type(engine)(engine.network, replace(engine.setting, loss=free_energy.NoLoss()))
+    return type(engine)(engine.network, replace(engine.setting, loss=ZeroLoss()))
 
 
 def _instance(where: str, value: object, kind: type[T]) -> T:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import MACQP
-from torchlift.liftings.quadratic import QuadraticLifting
+from torchlift.liftings.classical import QuadraticLifting
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.engine.stacked import Segment
 from torchlift.objective.fit import LayerFit, few_samples, fit
 from torchlift.objective.objective import Objective
-from torchlift.parallel import Share
 from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
 
 
@@ -47,7 +47,7 @@ def minimise_parameters(
     tolerance: float,
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
-    share: Share | None = None,
+    shard: Shard = WHOLE,
 ) -> dict[str, Tensor] | None:
     """New values of all parameters, or None where a layer is not dense or a regulariser is not one ridge for all.
 
@@ -55,13 +55,12 @@ def minimise_parameters(
     (`fit`), MAC-QP through Levenberg–Marquardt, the output layer through the
     majoriser of its loss.
 
-    Args:
+    Arguments:
         near, strength: add strength/2 ‖θ − near‖².
-        share: which samples of a batch these are, where many processes share it. The majoriser needs no more than
-            sums of XᵀX, and of TᵀX (quadratic penalties and losses) or RᵀX (others), over all samples. These are
-            brought together in two cases: in batches of fewer samples than a layer has inputs, where XᵀX is larger
-            than they are and singular; and for MAC-QP, whose matrices of Gauss and Newton change with every iterate
-            and are larger still.
+        shard: which samples of the batch these are. The majoriser needs no more than sums of XᵀX, and of TᵀX
+            (quadratic penalties and losses) or RᵀX (others), over all samples. The samples are gathered in two cases:
+            in batches of fewer samples than a layer has inputs, where XᵀX is larger than they are and singular; and
+            for MAC-QP, whose Gauss–Newton matrices change with every iterate and are larger still.
     """
     if not can_minimise(objective):
         return None
@@ -69,7 +68,7 @@ def minimise_parameters(
     assert engine is not None  # since `can_minimise`
     outputs = _laid_out(engine, z, y)
     inputs = outputs if z.u is None else _laid_out(engine, z.u, y)
-    return minimise_layers(objective, engine, y, x, outputs, tolerance, near, strength, share, inputs)
+    return minimise_layers(objective, engine, y, x, outputs, tolerance, near, strength, shard, inputs)
 
 
 def can_minimise(objective: Objective) -> bool:
@@ -98,7 +97,7 @@ def minimise_layers(
     tolerance: float,
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
-    share: Share | None = None,
+    shard: Shard = WHOLE,
     u: States | None = None,
 ) -> dict[str, Tensor]:
     """`minimise_parameters` by an engine of dense layers, which may be without the output layer.
@@ -112,22 +111,22 @@ def minimise_layers(
     anchor = Anchor(total, values)
     found: dict[str, Tensor] = {}
     for (segment, inputs, _), (_, _, outputs) in zip(engine.dense_layers(y, u), engine.dense_layers(y, z), strict=True):
-        newton, sharing = isinstance(objective.lifting, MACQP), share
-        if share is not None and (newton or few_samples(share, inputs.shape[2] + 1)):
-            inputs, outputs, sharing = share.gather(inputs, 1), share.gather(outputs, 1), None
+        newton, local = isinstance(objective.lifting, MACQP), shard
+        if newton or few_samples(shard, y, inputs.shape[2] + 1):
+            inputs, outputs, local = shard.gather(inputs, 1), shard.gather(outputs, 1), WHOLE
         if newton:
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
-            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, sharing)
+            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, local)
         _store(found, segment, *new)
     if engine.tail is None:
         return found
     last, target, loss = u[-1].to(y.dtype) if len(u) else y, x, objective.loss
-    if share is not None and few_samples(share, last.shape[1] + 1):
-        last, target, share = share.gather(last), share.gather(x), None
+    if few_samples(shard, y, last.shape[1] + 1):
+        last, target, shard = shard.gather(last), shard.gather(x), WHOLE
     quadratic = target[None] if isinstance(loss, SquaredError) else None
     problem = LayerFit(
-        last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, share=share
+        last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, shard=shard
     )
     _store(found, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
     return found
@@ -140,7 +139,7 @@ def _majorised(
     outputs: Tensor,
     anchor: Anchor,
     tolerance: float,
-    share: Share | None,
+    shard: Shard,
 ) -> tuple[Tensor, Tensor | None]:
     lifting, activation, mu = objective.lifting, segment.activation, segment.weight
     curvature = mu * lifting.curvature_v(activation)
@@ -149,7 +148,7 @@ def _majorised(
         return lifting.grad_v(activation, outputs, v, mu)
 
     target = outputs if isinstance(lifting, QuadraticLifting) else None
-    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, share=share), anchor, tolerance)
+    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, shard=shard), anchor, tolerance)
 
 
 def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) -> tuple[Tensor, Tensor | None]:

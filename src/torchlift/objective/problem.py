@@ -18,7 +18,6 @@ from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.objective.report import Report
 from torchlift.operators import Context
-from torchlift.parallel import Mesh
 
 T = TypeVar("T")
 Split: TypeAlias = Literal["whole", "odd-even", "layers"]
@@ -41,14 +40,11 @@ class TrainingProblem(Problem):
 
     The network's own parameters are overwritten whenever a point is evaluated.
 
-    Args:
+    Arguments:
         objective: a lifted objective (not Conventional, not Contrastive).
         y, x: inputs and targets.
         split: how the lifted variables are divided into blocks.
     """
-
-    #: The processes that share the problem; None for a single one.
-    mesh: Mesh | None = None
 
     def __init__(
         self, objective: Objective, y: Tensor, x: Tensor, *, split: Split = "whole", context: Context = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 import traceback
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns, facts
 from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, message
+from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
 from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Scale, reproduce
 from torchlift.lab.reproduction.run import OUT, check_folder, started
 from torchlift.report.records.figures import OUTCOMES
@@ -163,8 +162,7 @@ def _find(names: tuple[str, ...]) -> list[Experiment]:
         raise InvalidValueError(message("reproduce", expected, "nothing", "Try 'torchlift reproduce list'."))
     for name in names:
         if name not in EXPERIMENTS and name != ALL:
-            near = difflib.get_close_matches(name, [LIST, ALL, *EXPERIMENTS], n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift reproduce list'."
+            hint = did_you_mean(name, [LIST, ALL, *EXPERIMENTS], "Try 'torchlift reproduce list'.")
             hint = "It stands alone." if name == LIST else hint
             raise InvalidValueError(message("reproduce", expected, repr(name), hint))
     chosen = EXPERIMENTS if ALL in names else dict.fromkeys(names)

@@ -15,7 +15,7 @@ import torch
 from torchlift import __version__
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.core.files import read_json, unlinked
+from torchlift.core.files import read_json, unlinked, write_file
 from torchlift.io.lock import hold
 from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
 from torchlift.lab.reproduction.interrupt import noticing_interrupts
@@ -200,9 +200,7 @@ class _Clock:
 
     def save(self) -> None:
         content = {"settings": self.settings, "environment": self.environment, "seconds": self.seconds()}
-        new = unlinked(self.file.with_name(f".{self.file.name}.new"))
-        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        new.replace(self.file)
+        write_file(self.file, json.dumps(content, indent=2) + "\n")
 
 
 def _read(file: Path) -> dict[str, Any]:

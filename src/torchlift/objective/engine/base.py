@@ -59,7 +59,7 @@ class Gradients:
 class Setting:
     """What an engine needs to know beside the network.
 
-    Args:
+    Arguments:
         lifting: the penalty D.
         loss: the loss L.
         weights: μ_1, …, μ_J.
@@ -105,7 +105,7 @@ class Engine(ABC):
     ) -> Gradients:
         """All partial gradients of the mean objective over the batch; to be called under `torch.no_grad()`.
 
-        Args:
+        Arguments:
             out: gradients of an earlier call whose memory may be used again.
             want: "states" or "parameters" where only those are needed; the
                 others may be left unset.

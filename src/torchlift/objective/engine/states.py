@@ -18,7 +18,7 @@ from torchlift.core.errors import invalid_value
 class Layout:
     """Where each layer's variable lies: neighbouring layers of equal shape share one buffer.
 
-    Args:
+    Arguments:
         shapes: shape of one sample of z_1, …, z_J.
         holds_input: whether the first buffer starts with a copy of the input
             y, so that the inputs of its layers are one slice and their
