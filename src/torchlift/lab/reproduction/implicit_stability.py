@@ -189,7 +189,8 @@ class LiftedNetwork:
             return problem.value(solve(problem, solver, start, stopping=stopping, record_every=0).point)
         point = start
         for k in range(steps):
-            y, x, _ = problem.data(k, point)
+            problem.publish(point)
+            y, x, _ = problem.batches.batch(k)
             parameters = dict(self.network.named_parameters())
             named = [parameters[name] for name in problem.names]
             with torch.enable_grad():
