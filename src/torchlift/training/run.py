@@ -255,7 +255,7 @@ class Run:
         return sync(self.mesh, self._local_clock, self._stop_asked)
 
     def _count(self, loss: float) -> None:
-        """A loss that was found on the way, for the next row."""
+        """Add the loss of a step to the mean of the next row."""
         if math.isfinite(loss):
             self.state.losses += loss
             self.state.counted += 1
@@ -342,8 +342,8 @@ class Run:
     def _is_finite(self, monitored: float | None) -> bool:
         """True if the loss and all parameters are finite; keeps a copy as the fallback.
 
-        Losses found on the way are those before each step: without validation data they vouch for the parameters of
-        the evaluation before.
+        The losses of steps are those before each step: without validation data they speak for the parameters of the
+        evaluation before.
         """
         now = snapshot(self.network)
         if not (monitored is None or math.isfinite(monitored)) or not all(
