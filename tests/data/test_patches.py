@@ -101,3 +101,35 @@ def test_tiles_give_what_the_whole_image_gives(shape):
 def test_what_does_not_fit_is_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [
+        (tl.data.SuperResolution(3), (3, 4, 4)),
+        (tl.data.MagneticResonance(), (2, 12, 12)),
+        (tl.data.Tomography(5), (1, 5, 17)),
+    ],
+)
+def test_more_inverse_problems(task: tl.data.Task, shape: tuple[int, ...]):
+    channels = 3 if shape[0] == 3 else 1
+    x = torch.rand(2, channels, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, context = task.degrade(x, torch.Generator().manual_seed(1))
+    operator = task.operator((channels, 12, 12), x)
+    assert y.shape == (2, *shape) and y.dtype == torch.float64
+    assert float((y - operator(x, context)).abs().max()) <= 6 * task.noise
+    assert tl.check_operator(operator, context).ok
+    net = tl.networks.PrimalDual(operator, tl.operators.Separable.cosine((channels, 12, 12), torch.float64), 2,
+                                 context=context)  # fmt: skip
+    assert net(y, context).shape == x.shape
+
+
+def test_masks_of_magnetic_resonance():
+    x = torch.zeros(6, 1, 8, 50)
+    mask = tl.data.MagneticResonance(4, 0.1).context(x, torch.Generator().manual_seed(0))
+    columns = mask[:, 0, 0]
+    assert torch.equal(mask, columns[:, None, None].expand(6, 2, 8, 50))
+    assert columns.sum(1).tolist() == [12] * 6 and bool((columns[:, 24:27] == 1).all())
+    assert not torch.equal(columns[0], columns[1])
+    with pytest.raises(InvalidValueError, match="at most the measured share"):
+        tl.data.MagneticResonance(20)

@@ -1,4 +1,4 @@
-"""Checks at the door: cheap, shared, and with one sentence form."""
+"""Validation of arguments: cheap, shared, and with one sentence form."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def check_batch(where: str, value: object, shape: Shape) -> Tensor:
     """A non-empty batch (B, *shape)."""
     tensor = check_tensor(where, value)
     if tuple(tensor.shape[1:]) != shape or tensor.ndim != len(shape) + 1:
-        wanted = ("batch", *shape)
+        expected = ("batch", *shape)
         hint = "Add a batch axis with `x[None]`." if tuple(tensor.shape) == shape else ""
-        invalid_value(where, f"shape ({', '.join(map(str, wanted))})", tuple(tensor.shape), hint)
+        invalid_value(where, f"shape ({', '.join(map(str, expected))})", tuple(tensor.shape), hint)
     if tensor.shape[0] == 0:
         invalid_value(where, "at least one sample", "an empty batch")
     return tensor

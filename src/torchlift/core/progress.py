@@ -33,7 +33,7 @@ class Progress:
     terminal, or before a second has passed. There is no thread: the display
     changes only inside calls, at most five times a second.
 
-    Args:
+    Arguments:
         quiet: show nothing at all.
         console: where to draw; standard error by default.
         delay: seconds before the display appears.
@@ -77,7 +77,7 @@ class Progress:
     def update(self, step: int, *, samples: int | None = None, **numbers: float | None) -> None:
         """Note how far the phase is.
 
-        Args:
+        Arguments:
             step: steps made in this phase.
             samples: samples seen in this phase; the speed then counts them instead of steps.
             numbers: such as objective, psnr, epoch, gap; each stays until it is

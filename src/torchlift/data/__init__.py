@@ -11,7 +11,17 @@ from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
 from torchlift.data.patches import Patches, apply_in_tiles, tiles
 from torchlift.data.scale import scale_warning
-from torchlift.data.tasks import TASKS, Deblurring, Degraded, Denoising, Inpainting, Task
+from torchlift.data.tasks import (
+    TASKS,
+    Deblurring,
+    Degraded,
+    Denoising,
+    Inpainting,
+    MagneticResonance,
+    SuperResolution,
+    Task,
+    Tomography,
+)
 from torchlift.data.tensors import TensorBatches
 
 __all__ = [
@@ -27,9 +37,12 @@ __all__ = [
     "Inpainting",
     "IterableBatches",
     "LoaderBatches",
+    "MagneticResonance",
     "Patches",
+    "SuperResolution",
     "Task",
     "TensorBatches",
+    "Tomography",
     "apply_in_tiles",
     "as_batches",
     "load_digits",

@@ -104,7 +104,7 @@ class Chain(Network):
 
     @property
     def activations(self) -> tuple[ProximalActivation, ...]:
-        return self.activation.current()
+        return self.activation.current() if len(self.activation) else self.activation.fixed
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""
@@ -133,9 +133,14 @@ class Chain(Network):
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
         """N(y), layer by layer: the same as `states(y).output` without assembling block operators."""
-        self.check_input(y)
         if self._is_dense_chain:
-            return dense_chain(y, self.dense_stacks(), self.activations)
+            stacks = self.dense_stacks()
+            first = stacks[0].weight
+            fits = isinstance(y, Tensor) and tuple(y.shape[1:]) == self.in_shape and y.shape[0] != 0
+            if not fits or (y.dtype, y.device) != (first.dtype, first.device):
+                self.check_input(y)  # says what is wrong
+            return dense_chain(y, stacks, self.activations)
+        self.check_input(y)
         operators, biases = self._current()
         stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
 

@@ -2,7 +2,8 @@
 
 | field                         | meaning                                                      |
 |-------------------------------|--------------------------------------------------------------|
-| `kind`                        | "train" (the steps since the last row) or "validation"       |
+| `kind`                        | "train" (the steps since the last row), "validation", or     |
+|                               | "start" (held-out losses of the starts that were compared)   |
 | `phase`                       | name of the phase                                            |
 | `epoch`, `step`, `seconds`    | when                                                         |
 | `loss`, `objective`, `gap`    | numbers, or None where there is none                         |
@@ -33,7 +34,7 @@ from torchlift.training.metrics import METRICS, Metric
 
 Row = dict[str, Any]
 
-KINDS = ("train", "validation")
+KINDS = ("start", "train", "validation")
 NUMBERS = ("epoch", "seconds", "loss", "objective", "gap", "learning_rate")
 FIELDS = ("kind", "phase", "epoch", "step", "seconds", "loss", "objective", "gap", "metrics", "learning_rate")
 
@@ -123,10 +124,10 @@ class History(Sequence[Row]):
         name, larger = _direction(metric, larger_is_better)
         self._check_name(name)
         rows = [row for row in self._rows if row["kind"] == "validation"]
-        found = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
-        if not found:
+        scored = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
+        if not scored:
             invalid_value("History.best", f"a validation row with a value of {name!r}", "none")
-        return (max if larger else min)(found, key=lambda pair: pair[0])[1]
+        return (max if larger else min)(scored, key=lambda pair: pair[0])[1]
 
     def to_dicts(self) -> list[Row]:
         """Copies of all rows."""
@@ -146,8 +147,8 @@ class History(Sequence[Row]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        place = "" if self.path is None else f" in {self.path}"
-        return f"History({len(self)} rows{place})"
+        where = "" if self.path is None else f" in {self.path}"
+        return f"History({len(self)} rows{where})"
 
     def _repr_html_(self) -> str:
         """Curves, and the last rows as a table, without the columns that are empty in all of them."""
@@ -167,9 +168,9 @@ class History(Sequence[Row]):
 
     def _check_name(self, name: str) -> None:
         """Refuse what no row has, if there are rows."""
-        known = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
-        if name not in known and any(row["kind"] == "validation" for row in self._rows):
-            invalid_value("History column", f"one of {', '.join(known)}", repr(name), did_you_mean(name, known))
+        names = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
+        if name not in names and any(row["kind"] == "validation" for row in self._rows):
+            invalid_value("History column", f"one of {', '.join(names)}", repr(name), did_you_mean(name, names))
 
 
 def read_history(path: str | Path) -> History:
@@ -242,14 +243,14 @@ def _value(row: Row, name: str) -> float | None:
 
 def _direction(metric: str | Metric, larger_is_better: bool | None) -> tuple[str, bool]:
     """The name of a metric, and whether large values of it are good."""
-    known = metric if isinstance(metric, Metric) else METRICS.get(metric)
+    registered = metric if isinstance(metric, Metric) else METRICS.get(metric)
     name = metric.name if isinstance(metric, Metric) else metric
     if larger_is_better is not None:
         return name, larger_is_better
-    if known is None and name not in _SMALLER:
+    if registered is None and name not in _SMALLER:
         hint = "Pass larger_is_better=True or False."
         invalid_value("History.best", f"one of {', '.join((*_SMALLER, *METRICS))}", repr(name), hint)
-    return name, known is not None and known.larger_is_better
+    return name, registered is not None and registered.larger_is_better
 
 
 def _text(value: object) -> str:

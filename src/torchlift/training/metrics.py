@@ -55,14 +55,14 @@ class Metric:
 
     def terms(self, output: Tensor, target: Tensor) -> Tensor:
         """f for each sample, (B,) or (B, k): what is averaged over a set."""
-        found = self.function(output, target)
-        if not isinstance(found, Tensor):
-            invalid_type(f"metric {self.name!r}", "a tensor with one number per sample", found)
-        if found.ndim != (1 if self.combine is None else 2) or found.shape[0] != output.shape[0]:
+        terms = self.function(output, target)
+        if not isinstance(terms, Tensor):
+            invalid_type(f"metric {self.name!r}", "a tensor with one number per sample", terms)
+        if terms.ndim != (1 if self.combine is None else 2) or terms.shape[0] != output.shape[0]:
             hint = "Average over the axes of a sample only, not over the batch."
             expected = f"one number per sample, shape ({output.shape[0]},)"
-            invalid_value(f"metric {self.name!r}", expected, f"shape {tuple(found.shape)}", hint)
-        return found
+            invalid_value(f"metric {self.name!r}", expected, f"shape {tuple(terms.shape)}", hint)
+        return terms
 
     def of_means(self, means: Tensor) -> Tensor:
         """The measure, given the means of its terms."""
@@ -85,16 +85,16 @@ def as_metrics(
         loss: the training loss.
         output, target: some samples of what will be compared.
     """
-    wanted = _default(loss, output, target) if given is None else (given,) if isinstance(given, str) else given
-    if not isinstance(wanted, Sequence):
-        invalid_type("metrics", f"a sequence such as ['psnr'], of {_known()}", wanted)
-    found = {"loss": loss_metric(loss)}
-    for metric in (_as_metric(item) for item in wanted if item != "loss"):
-        if metric.name in found:
+    chosen = _default(loss, output, target) if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(chosen, Sequence):
+        invalid_type("metrics", f"a sequence such as ['psnr'], of {_known()}", chosen)
+    metrics = {"loss": loss_metric(loss)}
+    for metric in (_as_metric(item) for item in chosen if item != "loss"):
+        if metric.name in metrics:
             invalid_value("metrics", "a different name for each", f"{metric.name!r} twice")
         metric(output, target)
-        found[metric.name] = metric
-    return tuple(found.values())
+        metrics[metric.name] = metric
+    return tuple(metrics.values())
 
 
 @torch.no_grad()

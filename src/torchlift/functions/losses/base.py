@@ -55,6 +55,10 @@ class Loss(ABC):
         name = type(self).__name__
         invalid_value(f"{name}.conjugate", "a loss with a known conjugate", "one without")
 
+    @property
+    def has_conjugate(self) -> bool:
+        return type(self).conjugate is not Loss.conjugate
+
     def at(self, target: Tensor) -> Function:
         """L(·; x) as a function of the prediction: a data term for solvers."""
         return LossAt(self, target)
@@ -114,7 +118,7 @@ class LossAt(Function):
 
     @property
     def has_conjugate(self) -> bool:
-        return type(self.loss).conjugate is not Loss.conjugate
+        return self.loss.has_conjugate
 
     def _target(self, x: Tensor) -> Tensor:
         return self.target.to(x) if self.target.is_floating_point() else self.target.to(x.device)

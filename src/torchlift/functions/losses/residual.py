@@ -42,6 +42,10 @@ class ResidualLoss(Loss):
     def conjugate(self, dual: Tensor, target: Tensor) -> Tensor:
         return self.function.conjugate(dual) + per_sample(dual * target)
 
+    @property
+    def has_conjugate(self) -> bool:
+        return self.function.has_conjugate
+
 
 @dataclass(frozen=True)
 class SquaredError(ResidualLoss):
