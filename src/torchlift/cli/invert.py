@@ -13,11 +13,11 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
+from torchlift.cli.tables import facts
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
@@ -87,10 +87,10 @@ class Invert(Command):
         truth, y = self._outputs(network)
         start = self._start(network, y)
         begin = time.perf_counter()
-        found = self._invert(network, y, start)
-        record = self._record(network, y, found, truth) | {"seconds": time.perf_counter() - begin}
+        inversion = self._invert(network, y, start)
+        record = self._record(network, y, inversion, truth) | {"seconds": time.perf_counter() - begin}
         record |= {"command": self._command(), "environment": environment()}
-        return record | {"files": self._write(found, start, truth)}
+        return record | {"files": self._write(inversion, start, truth)}
 
     def _command(self) -> str:
         """What repeats the run: every option that is not at its default."""
@@ -181,20 +181,20 @@ class Invert(Command):
                 progress=note,
             )
 
-    def _record(self, network: Network, y: Tensor, found: Inversion, truth: Tensor | None) -> Record:
-        trace = found.weight_trace
-        quality = None if truth is None else psnr(found.x, truth)
+    def _record(self, network: Network, y: Tensor, inversion: Inversion, truth: Tensor | None) -> Record:
+        trace = inversion.weight_trace
+        quality = None if truth is None else psnr(inversion.x, truth)
         rows = [
             {
-                "status": Status(int(found.status[k])).name.lower(),
-                "steps": int(found.steps[k]),
-                "weight": float(found.weight[k]),
-                "residual": _number(found.residual[k]),
-                "objective": _number(found.objective[k]),
-                "duality gap": None if found.duality_gap is None else _number(found.duality_gap[k]),
+                "status": Status(int(inversion.status[k])).name.lower(),
+                "steps": int(inversion.steps[k]),
+                "weight": float(inversion.weight[k]),
+                "residual": _number(inversion.residual[k]),
+                "objective": _number(inversion.objective[k]),
+                "duality gap": None if inversion.duality_gap is None else _number(inversion.duality_gap[k]),
                 "psnr": None if quality is None else _number(quality[k]),
             }
-            for k in range(len(found.x))
+            for k in range(len(inversion.x))
         ]
         expected = None if self.noise_level is None else self.noise_level * math.sqrt(y[0].numel())
         return {
@@ -204,23 +204,23 @@ class Invert(Command):
             "out_shape": list(network.out_shape),
             "prior": " + ".join(self._prior_names(network)),
             "algorithm": self.algorithm,
-            "message": found.message,
-            "converged": found.converged,
-            "counts": dict(found.counts),
-            "residual": _number(found.residual.double().mean()),
+            "message": inversion.message,
+            "converged": inversion.converged,
+            "counts": dict(inversion.counts),
+            "residual": _number(inversion.residual.double().mean()),
             "residual of the noise": expected,
-            "gaps": [_number(gap) for gap in found.gaps.double().mean(0)],
-            "weight": float(found.weight.double().mean()),
+            "gaps": [_number(gap) for gap in inversion.gaps.double().mean(0)],
+            "weight": float(inversion.weight.double().mean()),
             "psnr": None if quality is None else _number(quality.double().mean()),
             "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
             "images": rows,
         }
 
-    def _write(self, found: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
+    def _write(self, inversion: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        np.save(unlinked(self.out / "x.npy"), found.x.numpy(), allow_pickle=False)
+        np.save(unlinked(self.out / "x.npy"), inversion.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):
             if images is not None:
@@ -230,24 +230,22 @@ class Invert(Command):
             return files
         from torchlift.report import plot
 
-        if is_picture(tuple(found.x.shape[1:])):
-            write_pictures(unlinked(self.out / "images"), found.x)
-            rows = {"input": truth, "start": start, "inversion": found.x}
+        if is_picture(tuple(inversion.x.shape[1:])):
+            write_pictures(unlinked(self.out / "images"), inversion.x)
+            rows = {"input": truth, "start": start, "inversion": inversion.x}
             shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
             plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
             files += ["images", "inversion.png"]
-        if found.weight_trace is not None:
-            chosen = float(found.weight.double().mean())
-            plot.weights(found.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
+        if inversion.weight_trace is not None:
+            chosen = float(inversion.weight.double().mean())
+            plot.weights(inversion.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
             files.append("weights.png")
         return files
 
     def show(self, record: Record, console: Console) -> None:
         console.print(record["message"])
         console.print()
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
+        table = facts()
         expected = record["residual of the noise"]
         noise = "" if expected is None else f" (the noise alone: {expected:.4g})"
         table.add_row(
@@ -279,5 +277,5 @@ def _prior_part(text: str) -> Prior:
 
 def _number(value: Tensor) -> float | None:
     """JSON has no NaN and no infinity: both become null."""
-    found = float(value)
-    return found if math.isfinite(found) else None
+    number = float(value)
+    return number if math.isfinite(number) else None

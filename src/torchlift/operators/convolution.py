@@ -79,6 +79,11 @@ class Conv2d(LinearOperator):
     def out_shape(self) -> Shape:
         return (self.weight.shape[0], *self._output_size)
 
+    @property
+    def margins(self) -> tuple[Pair, Pair]:
+        """Zeros before the first row and column, and after the last ones."""
+        return self._lead, self._trail
+
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return self.affine(x, None)
 

@@ -4,7 +4,16 @@
 all layers; training and solvers see no difference.
 """
 
-from torchlift.parallel.agreement import agreed_clock, begin_alike, check_agreement, of_first, on_all, on_first, sync
+from torchlift.parallel.agreement import (
+    agreed_clock,
+    begin_alike,
+    check_agreement,
+    of_first,
+    on_all,
+    on_first,
+    sync,
+    take_over,
+)
 from torchlift.parallel.batches import ShardedBatches, shard_batches
 from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
 from torchlift.parallel.launch import process_group, restarted
@@ -42,6 +51,7 @@ __all__ = [
     "split_evenly",
     "stage_of",
     "sync",
+    "take_over",
     "training_batches",
     "training_problem",
 ]

@@ -48,11 +48,16 @@ def begin_alike(mesh: Mesh, network: nn.Module, settings: Mapping[str, Any], exa
     tensors = (example.y, example.x, *context_tensors(example.context))
     data = hashlib.sha256(b"".join(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
     check_agreement(mesh, {"torchlift version": _version(), "first sample": data, **settings})
-    with torch.no_grad():
-        for tensor in network.state_dict(keep_vars=True).values():
-            if isinstance(tensor, torch.Tensor):
-                values = tensor.detach().clone(memory_format=torch.contiguous_format)
-                tensor.copy_(mesh.broadcast_(values, 0))
+    take_over(mesh, network)
+
+
+@torch.no_grad()
+def take_over(mesh: Mesh, network: nn.Module) -> None:
+    """The weights and buffers of rank 0 on all processes."""
+    for tensor in network.state_dict(keep_vars=True).values():
+        if isinstance(tensor, torch.Tensor):
+            values = tensor.detach().clone(memory_format=torch.contiguous_format)
+            tensor.copy_(mesh.broadcast_(values, 0))
 
 
 def check_agreement(mesh: Mesh, settings: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
-from torchlift.training.weights import METHODS
+from torchlift.training.weights import ALIASES, METHODS
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -45,7 +45,7 @@ class Phase:
         batch_size: samples per step, or "full".
         epochs, steps: how long; at most one of them.
         time_limit: seconds after which the phase ends in any case.
-        weights: how the weights start: None keeps them, but revives dead layers; "keep" leaves them alone;
+        weights: how the weights start: None chooses, in the first phase, see `train`; "keep" leaves them alone;
             otherwise a method of `initialise_weights`.
         states: where lifted variables start: "forward", "input" or "random"; "warm" keeps those of
             the epoch before and begins with a forward pass.
@@ -84,7 +84,7 @@ class Phase:
             check_positive("train time_limit", self.time_limit)
         check_choice("train states", self.states, STATES)
         if self.weights is not None:
-            check_choice("train weights", self.weights, ("keep", *METHODS))
+            check_choice("train weights", self.weights, ("keep", *METHODS, *ALIASES))
         if self.state_dtype is not None:
             check_state_dtype("train state_dtype", self.state_dtype)
         if not isinstance(self.state_storage, str | Path):

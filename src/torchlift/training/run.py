@@ -21,16 +21,20 @@ from torchlift.functions.losses import Loss
 from torchlift.io import Checkpoint, Checkpoints, Stored
 from torchlift.io.folders import writing
 from torchlift.parallel import Mesh, agreed_clock, of_first, sync
+from torchlift.training.choose import Choice
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
+from torchlift.training.safeguard import Safeguard
+from torchlift.training.start import chooses
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
+Start = Callable[[int | None], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class TrainState:
         stale: evaluations since the last improvement.
         previous: the loss that was monitored at the last evaluation.
         best: the best value of the monitored metric, that before the first step included.
+        start: which weights the run started from, and why.
+        start_loss: without validation data, the loss of some training samples at the start.
     """
 
     phase: int = 0
@@ -88,14 +94,17 @@ class TrainState:
     stale: int = 0
     previous: float = math.nan
     best: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
+    start_loss: float = math.nan
 
 
 class Run:
     """One call of `train`, over all its phases.
 
     Arguments:
-        network: is changed in state.
-        phases: each with its data and the function that makes its method, given a budget.
+        network: is changed in place.
+        phases: each with its data, the function that sets its first weights, given the number of steps, and the one
+            that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
         checkpoints: where to save; None for nowhere.
         mesh: the processes that train together; one by default.
@@ -104,7 +113,7 @@ class Run:
     def __init__(
         self,
         network: nn.Module,
-        phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], TrainStep]]],
+        phases: Sequence[tuple[Phase, Batches, Start | None, Callable[[Callable[[int], float]], TrainStep]]],
         settings: Settings,
         history: History,
         checkpoints: Checkpoints | None,
@@ -122,6 +131,12 @@ class Run:
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
+        self._safeguard = Safeguard(
+            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
+            may_hand_on=chooses(phases[0][0]),
+        )  # fmt: skip
+        self.fallback = ""
+        """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
         self.signal: int | None = None
@@ -133,6 +148,8 @@ class Run:
         with of_this_version(checkpoint.path):
             self.state = TrainState(**checkpoint.record["state"])
             self.best = _named(checkpoint.tensors, "best.")
+            self._safeguard.start = _named(checkpoint.tensors, "start.")
+            self._safeguard.start_value = self.state.start_loss
             load_snapshot(self.network, _named(checkpoint.tensors, "network."))
             if self.state.phase == len(self.phases):  # a finished run that may have been made longer
                 self.state.phase -= 1
@@ -150,10 +167,18 @@ class Run:
                 self.state.phase_seconds, self.state.stale, self.state.previous = 0.0, 0, math.nan
         if self.best or result.failed:
             load_snapshot(self.network, self.best or self._good)
+        if result is not Result.INTERRUPTED:
+            self.fallback = self._safeguard.settle(self.network)
+            if self.state.best and self._safeguard.handed_on is not None:
+                self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
 
     def _phase(
-        self, phase: Phase, batches: Batches, make: Callable[[Callable[[int], float]], TrainStep]
+        self,
+        phase: Phase,
+        batches: Batches,
+        start: Start | None,
+        make: Callable[[Callable[[int], float]], TrainStep],
     ) -> tuple[Result, str]:
         state = self.state
         per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
@@ -168,13 +193,15 @@ class Run:
                 used = max(used, (self.clock() - begin) / phase.time_limit)
             return max(0.0, 1.0 - used)
 
+        if state.steps == 0:
+            self._judge_start()
+        if start is not None and (choice := start(total)) is not None:
+            self._note_start(phase, choice)
         try:
             method = make(budget)
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
-        if state.steps == 0:
-            self._judge_start()
         state.ended = self._ended(phase, method.count, total)
         every = self.settings.evaluate_every or per_epoch
         first = state.steps - method.count
@@ -228,7 +255,7 @@ class Run:
         return sync(self.mesh, self._local_clock, self._stop_asked)
 
     def _count(self, loss: float) -> None:
-        """A loss that was found on the way, for the next row."""
+        """Add the loss of a step to the mean of the next row."""
         if math.isfinite(loss):
             self.state.losses += loss
             self.state.counted += 1
@@ -250,6 +277,21 @@ class Run:
         if self.settings.validation is not None:
             self._compare(self._validate(self.settings.validation))
             self.state.stale = 0
+        self._safeguard.judge(self.network)
+        self.state.start_loss = self._safeguard.start_value
+
+    def _note_start(self, phase: Phase, choice: Choice) -> None:
+        """A row of the starts that were compared; changed weights are judged like the given ones."""
+        if choice.losses:
+            least = min(choice.losses.values())
+            row = {"kind": "start", "phase": phase.title, "epoch": 0.0, "step": self.state.steps, "loss": least}
+            self._record({**row, "seconds": self.state.seconds, "metrics": choice.losses})
+        if choice.changed and self.state.steps == 0:
+            self.state.start = choice.sentence
+            self._good = self._latest = snapshot(self.network)
+            self._judge_start()
+        elif choice.losses:
+            self.state.start = choice.sentence
 
     def _validate(self, validation: Batches) -> dict[str, float]:
         settings, data = self.settings, validation.ordered(1000)
@@ -300,8 +342,8 @@ class Run:
     def _is_finite(self, monitored: float | None) -> bool:
         """True if the loss and all parameters are finite; keeps a copy as the fallback.
 
-        Losses found on the way are those before each step: without validation data they vouch for the parameters of
-        the evaluation before.
+        The losses of steps are those before each step: without validation data they speak for the parameters of the
+        evaluation before.
         """
         now = snapshot(self.network)
         if not (monitored is None or math.isfinite(monitored)) or not all(
@@ -353,6 +395,7 @@ class Run:
         method_tensors, numbers = method.state_dict()
         tensors = {"random": torch.get_rng_state()}  # first, so that of many processes rank 0 writes it
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"start.{name}": tensor for name, tensor in self._safeguard.start.items()}
         tensors |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
         tensors |= {f"method.{name}": tensor for name, tensor in method_tensors.items()}
         record = {"state": vars(self.state), "configuration": dict(self.configuration), "numbers": numbers}

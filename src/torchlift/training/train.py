@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import math
 import os
 import warnings
@@ -24,9 +25,10 @@ from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
-from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints
+from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
 from torchlift.parallel.partition import describe, partition
 from torchlift.training.checked import CheckedBatches, check_fit
+from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
@@ -91,8 +93,10 @@ def train(
         batch_size: samples per step, or "full" for all of them, with lifted variables that persist where there are any.
         epochs, steps, time_limit: how long; the time limit in seconds ends training in any case, and steps anneal with
             whatever is used up first.
-        weights: a method of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
-            dead layers are revived ("balanced", LSUV). "keep" leaves everything as it is.
+        weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default the given weights are kept
+            if no layer is dead, and else, or where the input itself is a better answer, compared with other starts
+            on samples held out from the data, for at most a tenth of the budget; `result.message` says which was
+            chosen. "keep" leaves everything as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
         folder: keeps checkpoints and `history.jsonl` there.
@@ -158,9 +162,13 @@ def train(
     )  # its weights are those of the checkpoint
     resumed_phase = min(resumed_phase, len(phases) - 1)
     work = [
-        (phase, source, partial(_begin, network, phase, source, loss, seed, options, i == resumed_phase, mesh))
+        (
+            phase, source,
+            None if i == resumed_phase else partial(_start, network, phase, source, loss, seed, options, i == 0, mesh),
+            partial(_begin, network, phase, source, loss, seed, options, mesh),
+        )
         for i, (phase, source) in enumerate(planned)
-    ]
+    ]  # fmt: skip
     rows = history.to_dicts() if checkpoint is not None else None
     events = options.tensorboard and mesh.first
     writer = TensorBoardWriter(run_folder / "tensorboard", rows) if events and run_folder is not None else None
@@ -304,6 +312,28 @@ def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
     return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
 
 
+def _start(
+    network: nn.Module,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    seed: int,
+    options: TrainOptions,
+    first: bool,
+    mesh: Mesh,
+    total: int | None,
+) -> Choice | None:
+    """The weights as the phase asks for; a later one goes on with those that it finds unless it names a method."""
+    if not first and phase.weights is None:
+        return None
+    if mesh.size == 1:
+        return start_weights(network, phase, batches, loss, seed, options, total)
+    # rank 0 decides: times and rounding differ between processes
+    choice = on_first(mesh, lambda: start_weights(network, phase, batches, loss, seed, options, total))
+    take_over(mesh, network)
+    return Choice(**json.loads(mesh.texts(json.dumps(None if choice is None else choice.summary()))[0]))
+
+
 def _begin(
     network: nn.Module,
     phase: Phase,
@@ -311,13 +341,10 @@ def _begin(
     loss: Loss,
     seed: int,
     options: TrainOptions,
-    resumed: bool,
     mesh: Mesh,
     budget: Budget,
 ) -> TrainStep:
-    """The weights as the phase wants them, and its method at work."""
-    if not resumed:
-        start_weights(network, phase, batches, loss, seed)
+    """The method at work."""
     return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
@@ -364,6 +391,7 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped
         text += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
     elif (losses := [row["loss"] for row in run.history if row["loss"] is not None]) and math.isfinite(losses[-1]):
         text += f" Last loss: {losses[-1]:.4g}."
+    text += "".join(f" {sentence}" for sentence in (state.start, run.fallback) if sentence)
     if result is Result.INTERRUPTED and folder is not None:
         text += f" To go on, call train with folder={str(folder)!r} and resume=True."
     return " ".join([text, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])

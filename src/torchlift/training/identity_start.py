@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import TorchliftError, invalid_value
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.networks.reader import Site, Term
@@ -24,33 +25,41 @@ POINTS = 513
 Range = tuple[float, float]
 
 
-def pass_through(
+class _Arriving(NamedTuple):
+    values: Range
+    entries: int
+
+
+def identity_start(
     network: Chain, values: Range, margin: float, generator: torch.Generator | None
 ) -> tuple[LayerStart, ...]:
     """Identity weights, and the biases that undo σ on a range of values.
 
     Layer by layer on the range that arrives there:
 
-    - Plain layers: W = I (the leading block of it where widths differ; for
-      convolutions the tap that reads the pixel itself, from channel c to
-      channel c) and the b of `passing_bias`, less `margin`.
+    - Plain layers: W = I (for convolutions the tap that reads the pixel itself,
+      from channel c to channel c) and the b of `passing_bias`, less `margin`.
+      Units and channels beyond those of the input are drawn as torch does: no
+      unit of the identity reads them, so the output is the same, and training
+      can use them.
     - Residual blocks: a block passes its input through when its branch is
       zero. The last map of the branch is set to zero, W of the branch is
       drawn as torch does, so that the gradient of the former is not zero too.
     - The output: K = I, d = 0.
     """
     layers, starts = network.layers(), {}
-    ranges = [values]
+    # the range of each state, and how many of its leading entries are those of the input
+    arriving = [_Arriving(values, math.prod(network.in_shape))]
     for number, site in enumerate(network.sites, start=1):
         source = site.reads[0][0]
         if site.skip is not None or len(site.reads) > 1:
             starts |= _silence(layers, site, number, generator)
-            ranges.append(ranges[source if site.skip is None else site.skip])
+            arriving.append(arriving[source if site.skip is None else site.skip])
         else:
-            found, values = _pass(layers, site, number, ranges[source], margin)
-            starts |= found
-            ranges.append(values)
-    starts |= _identities(layers, network.output_term, "the output")
+            layer_starts, state = _pass(layers, site, number, arriving[source], margin, generator)
+            starts |= layer_starts
+            arriving.append(state)
+    starts |= _identities(layers, network.output_term, "the output", arriving[-1].entries)[0]
     return tuple(starts[name] for name in (layer.name for layer in layers) if name in starts)
 
 
@@ -97,15 +106,23 @@ def _search(loss: Callable[[Tensor], Tensor], best: Tensor, reach: float) -> Ten
 
 
 def _pass(
-    layers: tuple[ChainLayer, ...], site: Site, number: int, values: Range, margin: float
-) -> tuple[dict[str, LayerStart], Range]:
+    layers: tuple[ChainLayer, ...],
+    site: Site,
+    number: int,
+    state: _Arriving,
+    margin: float,
+    generator: torch.Generator | None,
+) -> tuple[dict[str, LayerStart], _Arriving]:
     """One plain layer; the range of its activations is the next layer's."""
-    (_, term), activation = site.reads[0], site.activation
+    (_, term), activation, values = site.reads[0], site.activation, state.values
     where = f"layer {number}"
     if activation.dim is not None:
         hint = "Use 'orthogonal' or 'layer-wise'."
-        invalid_value(f"pass-through, {where}", "an elementwise activation", type(activation).__name__, hint)
-    starts = _identities(layers, term, where)
+        invalid_value(f"identity start, {where}", "an elementwise activation", type(activation).__name__, hint)
+    for k in term.layers:
+        if layers[k].name is not None:
+            default(layers[k], 1.0, generator)
+    starts, entries = _identities(layers, term, where, state.entries)
     holder = next((layers[k] for k in reversed(term.layers) if layers[k].bias is not None), None)
     shape = layers[term.layers[-1]].operator.out_shape
     b = like = torch.zeros(_bias_shape(activation, holder, shape), dtype=torch.float64)
@@ -116,12 +133,12 @@ def _pass(
     out = activation(t + b)
     if starts:
         last = next(reversed(starts))
-        starts[last] = LayerStart(last, "pass-through", float((out - t).abs().max()))
+        starts[last] = LayerStart(last, "identity", float((out - t).abs().max()))
     low, high = float(out.min()), float(out.max())
     if not high > low:
         hint = "Reduce the margin, or use 'layer-wise'."
-        invalid_value(f"pass-through, {where}", "an activation that lets the data through", "a constant output", hint)
-    return starts, (low, high)
+        invalid_value(f"identity start, {where}", "an activation that lets the data through", "a constant output", hint)
+    return starts, _Arriving((low, high), entries)
 
 
 def _bias_shape(activation: ProximalActivation, holder: ChainLayer | None, shape: Shape) -> Shape:
@@ -133,18 +150,22 @@ def _bias_shape(activation: ProximalActivation, holder: ChainLayer | None, shape
     return (1, shape[0], 1, 1) if convolution else (1, *shape)
 
 
-def _identities(layers: tuple[ChainLayer, ...], term: Term, where: str) -> dict[str, LayerStart]:
-    starts = {}
+def _identities(
+    layers: tuple[ChainLayer, ...], term: Term, where: str, entries: int
+) -> tuple[dict[str, LayerStart], int]:
+    """The leading entries are handed on; of the output's last map all others are zero. Returns how many are left."""
+    starts, output = {}, where == "the output"
     for k in term.layers:
         layer = layers[k]
         if layer.name is None:
             if not isinstance(layer.operator, Identity | Reshape):
                 _cannot(where, layer.operator, "changes its input", "Use 'orthogonal' or 'layer-wise'.")
             continue
-        _set_identity(layer.operator, where)
+        entries = min(entries, math.prod(layer.operator.out_shape))
+        _set_identity(layer.operator, where, entries, clear=output)
         clear_bias(layer)
-        starts[layer.name] = LayerStart(layer.name, "pass-through", 0.0)
-    return starts
+        starts[layer.name] = LayerStart(layer.name, "identity", 0.0)
+    return starts, entries
 
 
 def _silence(
@@ -163,7 +184,7 @@ def _silence(
     if last is None or (not outer and site.skip is not None and float(at_rest.abs().max()) > 0):
         name = type(site.activation).__name__
         hint = "End the branch with a linear module."
-        invalid_value(f"pass-through, layer {number}", "a branch whose last map has weights", name, hint)
+        invalid_value(f"identity start, layer {number}", "a branch whose last map has weights", name, hint)
     weight_of(layers[last]).zero_()
     clear_bias(layers[last])
     name = str(layers[last].name)
@@ -171,32 +192,47 @@ def _silence(
     return starts
 
 
-def _set_identity(operator: LinearOperator, where: str) -> None:
+def _set_identity(operator: LinearOperator, where: str, entries: int, clear: bool) -> None:
+    """The leading `entries` outputs are the leading inputs; others are zero with `clear`, and else stay as they are."""
     if isinstance(operator, Dense):
-        operator.weight.zero_().fill_diagonal_(1.0)
+        operator.weight[: None if clear else entries] = 0.0
+        operator.weight[:entries].fill_diagonal_(1.0)
     elif isinstance(operator, Conv2d | ConvTranspose2d):
-        _set_identity_kernel(operator, where)
+        _set_identity_kernel(operator, where, -(-entries // math.prod(operator.out_shape[1:])), clear)
     else:
         _cannot(where, operator, "has no identity weights")
 
 
-def _set_identity_kernel(operator: Conv2d | ConvTranspose2d, where: str) -> None:
+def _set_identity_kernel(operator: Conv2d | ConvTranspose2d, where: str, channels: int, clear: bool) -> None:
     before, after = operator.in_shape, operator.out_shape
     if operator.stride != (1, 1):
         _cannot(where, operator, f"has stride {operator.stride}", "Only stride 1 keeps all pixels.")
     if before[1:] != after[1:]:
         _cannot(where, operator, f"maps images of size {before[1:]} to {after[1:]}", "Use padding='same'.")
-    weight, groups = operator.weight, operator.groups
-    tap = [_tap(operator, axis, where) for axis in (0, 1)]
+    groups, tap = operator.groups, tuple(_tap(operator, axis, where) for axis in (0, 1))
     # channel c of the output belongs to one group; channel c of the input must be in it
     per_input, per_output = before[0] // groups, after[0] // groups
-    pairs = [(c, c // per_input, c // per_output) for c in range(min(before[0], after[0]))]
-    if any(one != other for _, one, other in pairs):
+    if any(c // per_input != c // per_output for c in range(min(before[0], channels))):
         _cannot(where, operator, f"has {groups} groups of unequal width", "Use groups=1.")
-    weight.zero_()
-    for c, _, _ in pairs:
-        index = (c, c % per_input) if isinstance(operator, Conv2d) else (c, c % per_output)
-        weight[(*index, *tap)] = 1.0
+    for c in range(after[0] if clear else channels):
+        group, place = divmod(c, per_output)
+        if isinstance(operator, Conv2d):
+            kernels = operator.weight[c]  # from the inputs of its group
+        else:
+            kernels = operator.weight[group * per_input : (group + 1) * per_input, place]
+        kernels.zero_()
+        if c < min(before[0], channels):
+            kernels[(c % per_input, *tap)] = 1.0
+
+
+def centre_tap(operator: Conv2d) -> tuple[int, int] | None:
+    """Where the kernel reads the pixel itself; None where it does not, or where the convolution has a stride."""
+    if operator.stride != (1, 1) or operator.in_shape[1:] != operator.out_shape[1:]:
+        return None
+    try:
+        return _tap(operator, 0, ""), _tap(operator, 1, "")
+    except TorchliftError:
+        return None
 
 
 def _tap(operator: Conv2d | ConvTranspose2d, axis: int, where: str) -> int:
@@ -214,4 +250,4 @@ def _tap(operator: Conv2d | ConvTranspose2d, axis: int, where: str) -> int:
 
 def _cannot(where: str, operator: LinearOperator, reason: str, hint: str = "") -> NoReturn:
     name = type(operator).__name__
-    invalid_value(f"pass-through, {where}", "layers that can be the identity", f"{name}, which {reason}", hint)
+    invalid_value(f"identity start, {where}", "layers that can be the identity", f"{name}, which {reason}", hint)
