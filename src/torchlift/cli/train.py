@@ -191,13 +191,13 @@ def _resume_command(folder: Path) -> str:
 
 def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[str, float]]) -> Record:
     rows = [row for row in training.history if row["kind"] == "validation"]
-    found: dict[str, Any] = {name: {"step": None, "metrics": values} for name, values in references.items()}
+    validation: dict[str, Any] = {name: {"step": None, "metrics": values} for name, values in references.items()}
     best = training.best.get("step")
     if best == 0:
-        found["best"] = {"step": 0, "metrics": references["start"]}
+        validation["best"] = {"step": 0, "metrics": references["start"]}
     for name, chosen in (("best", [row for row in rows if row["step"] == best]), ("last", rows)):
         if chosen:
-            found[name] = {"step": chosen[-1]["step"], "metrics": chosen[-1]["metrics"]}
+            validation[name] = {"step": chosen[-1]["step"], "metrics": chosen[-1]["metrics"]}
     network = training.network
     configuration = setup.configuration
     record = {
@@ -216,7 +216,7 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
         "converged": training.converged,
         "message": _without_python(training.message),
         "best": training.best,
-        "validation": found,
+        "validation": validation,
         "steps": training.steps,
         "seconds": training.seconds,
     }

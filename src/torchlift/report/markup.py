@@ -20,11 +20,11 @@ class Html(str):
 def tag(name: str, *content: str | None, **attributes: object) -> Html:
     """An element: `tag("p", "a < b", class_="note")`.
 
-    Args:
+    Arguments:
         content: text, which is escaped, or `Html`; None is left out.
         attributes: `class_` is class, `data_x` is data-x; None and False are left out, True has no value.
     """
-    opening = "".join(_attribute(each, value) for each, value in attributes.items())
+    opening = "".join(_attribute(attribute, value) for attribute, value in attributes.items())
     if name in _VOID:
         return Html(f"<{name}{opening}>")
     return Html(f"<{name}{opening}>{join(content)}</{name}>")
@@ -32,7 +32,7 @@ def tag(name: str, *content: str | None, **attributes: object) -> Html:
 
 def join(content: Iterable[str | None]) -> Html:
     """One after another, escaped where it is not HTML."""
-    return Html("".join(safe(each) for each in content if each is not None))
+    return Html("".join(safe(part) for part in content if part is not None))
 
 
 def safe(text: str) -> Html:
@@ -59,5 +59,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value

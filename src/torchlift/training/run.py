@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
@@ -27,7 +28,6 @@ from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
-from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard
 from torchlift.training.start import chooses

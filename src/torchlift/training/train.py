@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
@@ -37,7 +38,6 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.progress import Progress
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
