@@ -26,7 +26,6 @@ LAYERS = {
     "core": 0,
     "prox": 1,
     "operators": 1,
-    "parallel": 1,
     "functions": 2,
     "data": 2,
     "networks": 3,
@@ -35,20 +34,21 @@ LAYERS = {
     "io": 4,
     "sweeps": 4,
     "objective": 5,
-    "training": 6,
-    "inversion": 6,
-    "testing": 6,
-    "contrib": 7,
-    "cli": 7,
-    "lab": 8,
-    "__main__": 8,
+    "parallel": 6,
+    "training": 7,
+    "inversion": 7,
+    "testing": 7,
+    "contrib": 8,
+    "cli": 8,
+    "lab": 9,
+    "__main__": 9,
 }
 """A part may import lower layers and itself; parts of one layer never import each other."""
 
 SIDE = {"report": {"core", "operators", "io"}}
 """Parts beside the layers, and all that they may import. Only the top layer may import them."""
 
-TOP = 7
+TOP = 8
 
 
 def violations(source: Path) -> list[str]:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from torchlift.sweeps import Perturbation, RelativeStep, sweeping
     from torchlift.testing import (
         check_activation,
+        check_function,
         check_lifting,
         check_loss,
         check_network,
@@ -95,6 +96,7 @@ __all__ = [
     "Tanh",
     "TrainOptions",
     "check_activation",
+    "check_function",
     "check_lifting",
     "check_loss",
     "check_network",

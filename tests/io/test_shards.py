@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchlift.core.errors import DataError
-from torchlift.io import Checkpoints, Piece, load_tensors, whole_piece, write_index, write_shard
+from torchlift.io import Checkpoints, LocalShard, ShardedTensor, load_tensors, write_index, write_shard
 from torchlift.io.shards import Slices, everywhere
 from torchlift.io.stored import open_stored
 
@@ -27,18 +27,35 @@ def taken(tensor: Tensor, slices: Slices) -> Tensor:
     return tensor[tuple(slice(first, stop) for first, stop in slices)]
 
 
+Piece = tuple[str, ShardedTensor]
+
+
 def cut(name: str, tensor: Tensor, cuts: Sequence[Sequence[int]]) -> list[Piece]:
     """Pieces of a tensor, cut at these places of each dimension."""
     parts = [
         list(pairwise([0, *sorted({c for c in places if 0 < c < size}), size]))
         for places, size in zip(cuts, tensor.shape, strict=True)
     ]
-    return [Piece(name, tuple(tensor.shape), slices, taken(tensor, slices)) for slices in product(*parts)]
+    shards = [LocalShard(slices, taken(tensor, slices)) for slices in product(*parts)]
+    return [(name, ShardedTensor(tuple(tensor.shape), (shard,))) for shard in shards]
+
+
+def whole(name: str, tensor: Tensor, written: bool = True) -> Piece:
+    return name, ShardedTensor.whole(tensor, written)
+
+
+def held(pieces: Sequence[Piece]) -> dict[str, ShardedTensor]:
+    """What one process holds of all tensors."""
+    tensors: dict[str, ShardedTensor] = {}
+    for name, piece in pieces:
+        local = tensors[name].local if name in tensors else ()
+        tensors[name] = ShardedTensor(piece.shape, (*local, *piece.local))
+    return tensors
 
 
 def write(folder: Path, shards: Sequence[Sequence[Piece]], record: dict[str, Any] | None = None) -> None:
     folder.mkdir(exist_ok=True)
-    entries = [write_shard(folder, number, len(shards), pieces) for number, pieces in enumerate(shards)]
+    entries = [write_shard(folder, number, len(shards), held(pieces)) for number, pieces in enumerate(shards)]
     write_index(folder, json.loads(json.dumps(entries)), "data=2", record or {}, "training")
 
 
@@ -59,14 +76,14 @@ def test_any_slice_from_any_pieces(data: st.DataObject) -> None:
         assert stored.shape("x") == tuple(shape)
         assert torch.equal(stored.part("x", wanted), taken(tensor, wanted))
         assert stored.part("x", wanted).dtype == dtype
-        whole, _ = load_tensors(path, kind="training")
-        assert torch.equal(whole["x"], tensor)
+        loaded, _ = load_tensors(path, kind="training")
+        assert torch.equal(loaded["x"], tensor)
 
 
 def two_shards(folder: Path) -> None:
     x, y = torch.arange(12.0).view(4, 3), torch.tensor(7)
     first, second = cut("x", x, [[2], []])
-    write(folder, [[first, whole_piece("y", y), whole_piece("x copy", x, written=False)], [second]], {"value": 1})
+    write(folder, [[first, whole("y", y), whole("x copy", x, written=False)], [second]], {"value": 1})
 
 
 def content_of(folder: Path) -> dict[str, Any]:
@@ -91,7 +108,7 @@ def test_the_index_is_plain_json(tmp_path: Path) -> None:
 
 
 def test_names_by_their_beginning(tmp_path: Path) -> None:
-    write(tmp_path, [[whole_piece("a.x", torch.ones(2)), whole_piece("b.x", torch.zeros(3))]])
+    write(tmp_path, [[whole("a.x", torch.ones(2)), whole("b.x", torch.zeros(3))]])
     stored = open_stored(tmp_path, "training")[0].under("b.")
     assert list(stored) == ["x"]
     assert len(stored) == 1
@@ -135,7 +152,7 @@ def test_damage_is_told_and_the_checkpoint_before_is_used(case: str, tmp_path: P
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2):
         with checkpoints.saving(step) as new:
-            entries = [write_shard(new, n, 2, [p]) for n, p in enumerate(cut("x", torch.ones(4) * step, [[2]]))]
+            entries = [write_shard(new, n, 2, held([p])) for n, p in enumerate(cut("x", torch.ones(4) * step, [[2]]))]
             write_index(new, entries, "data=2", {"step": step, "record": {}}, "training")
     damage(tmp_path / "step-00000002")
     loaded = checkpoints.load()
@@ -151,7 +168,7 @@ def test_both_kinds_in_one_folder(tmp_path: Path) -> None:
     with checkpoints.saving(2, best=True) as new:
         write_index(
             new,
-            [write_shard(new, 0, 1, [whole_piece("x", torch.zeros(2))])],
+            [write_shard(new, 0, 1, held([whole("x", torch.zeros(2))]))],
             "data=1",
             {"step": 2, "record": {}},
             "training",

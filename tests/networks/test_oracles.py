@@ -20,7 +20,7 @@ def test_deep_lista_reaches_the_lasso_solution(form: str) -> None:
     H, L = _randn(12, 8) / 4, _randn(8, 10, seed=1) / 3
     y = _randn(2, 12, seed=2)
     weight = 0.15
-    network = networks.LISTA(operators.Dense(H), L, 4000, threshold=weight, form=form, tied=True)
+    network = networks.LISTA(operators.Dense(H), L, 2000, threshold=weight, form=form, tied=True)
     with torch.no_grad():
         states = network.states(y)
     A = (H @ L).numpy()
@@ -39,7 +39,7 @@ def test_deep_primal_dual_reaches_the_total_variation_solution() -> None:
     L = operators.FiniteDifference(shape)
     y = _randn(1, *shape, seed=3).abs()
     weight = 0.03
-    network = networks.PrimalDual(H, L, 6000, threshold=weight, tied=True).double()
+    network = networks.PrimalDual(H, L, 2000, threshold=weight, tied=True).double()
     with torch.no_grad():
         x = network(y)[0].flatten().numpy()
     expected = _analysis_oracle(H.to_dense().numpy(), L.to_dense().numpy(), y.flatten().numpy(), weight)
@@ -76,7 +76,7 @@ def test_non_negative_primal_dual_solves_non_negative_least_squares() -> None:
     H = _randn(9, 5, seed=4)
     y = _randn(1, 9, seed=5)
     network = networks.PrimalDual(
-        operators.Dense(H), torch.eye(5).double(), 5000, constraint=prox.ReLU(), threshold=1e-14, tied=True
+        operators.Dense(H), torch.eye(5).double(), 1000, constraint=prox.ReLU(), threshold=1e-14, tied=True
     )
     expected, _ = scipy.optimize.nnls(H.numpy(), y[0].numpy())
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_runge_kutta_converges_at_the_order_of_its_tableau() -> None:
             network.coupling[0].linear.weight.copy_(V.expand(steps, -1, -1))
             return network.states(y).u[-1]
 
-    exact = flow("rk4", 2000)
+    exact = flow("rk4", 400)
     for method, order in orders.items():
         coarse, fine = (float((flow(method, n) - exact).norm()) for n in (20, 40))
         assert np.log2(coarse / fine) == pytest.approx(order, abs=0.15), method

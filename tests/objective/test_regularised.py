@@ -279,9 +279,9 @@ def test_matched_adam_refuses_what_is_no_sum_over_entries(lifting: liftings.Lift
     [
         ({"states": {0: regularisers.L1(0.1)}}, ["layers from 1 to 1", "0"]),
         ({"states": {2: regularisers.L1(0.1)}}, ["layers from 1 to 1", "2"]),
-        ({"states": {1: 0.1}}, ["layer 1", "Regulariser", "float"]),
+        ({"states": {1: 0.1}}, ["layer 1", "Function", "float"]),
         ({"parameters": {"wieght": regularisers.L1(0.1)}}, ["pattern", "wieght", "hidden.0.linear.weight"]),
-        ({"parameters": {"*": "l1"}}, ["Regulariser", "str"]),
+        ({"parameters": {"*": "l1"}}, ["regulariser", "Function", "str"]),
     ],
 )
 def test_bad_regularisers_are_refused(options: dict, words: list[str]) -> None:

@@ -104,7 +104,7 @@ CASES = {
     "sum nothing": (lambda: Sum(), "at least one operator"),
     "blur even kernel": (lambda: Blur(ones(2, 3), IMAGE), "odd kh and kw, got .* centre"),
     "blur kernel axes": (lambda: Blur(ones(3), IMAGE), r"Blur kernel: expected shape \(kh, kw\)"),
-    "blur boundary": (lambda: Blur(ones(3, 3), IMAGE, "mirror"), "one of zero, replicate, .* got 'mirror'"),
+    "blur boundary": (lambda: Blur(ones(3, 3), IMAGE, "mirror"), "one of 'zero', 'replicate', .* got 'mirror'"),
     "blur reach": (lambda: Blur(ones(5, 5), (1, 2, 8), "reflect"), "at most 3 taps along 2 pixels with .*'reflect'"),
     "gaussian size": (lambda: gaussian_kernel(4), "gaussian_kernel size: expected an odd number, got 4"),
     "gaussian sigma": (lambda: gaussian_kernel(5, 0.0), "gaussian_kernel sigma: expected a number > 0"),

@@ -140,8 +140,9 @@ def test_derivatives_of_a_blur_are_those_of_torch(boundary):
     x = torch.randn(3, 2, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for apply in (blur.forward, blur.adjoint):
         twice = lambda x, apply=apply: apply(apply(x).square())  # noqa: E731
-        leaf = x.clone().requires_grad_()
-        assert torch.autograd.gradcheck(twice, leaf) and torch.autograd.gradgradcheck(twice, leaf)
+        few = x[:1].clone().requires_grad_()  # second derivatives of all pairs: 3,600 for one sample of two channels
+        assert torch.autograd.gradcheck(twice, x[:2].clone().requires_grad_())
+        assert torch.autograd.gradgradcheck(twice, few)
         learned = Blur(kernel.clone().requires_grad_(), (2, 5, 6), boundary)  # torch's own convolution
         plain = learned.forward if apply == blur.forward else learned.adjoint
         expected = torch.func.jacrev(lambda x, plain=plain: plain(plain(x).square()))(x[:1])

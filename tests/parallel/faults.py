@@ -19,9 +19,7 @@ from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import Shallow
 from torchlift.objective import Objective
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.objective.layer_part import LayerPart
-from torchlift.parallel import Mesh, Share, as_mesh
+from torchlift.parallel import Mesh, MeshShard, ShardedProblem, as_mesh, stage_of
 from torchlift.solvers import LinearisedBCD, ProximalGradient
 from training.runs import called
 
@@ -34,7 +32,7 @@ def cases(kind: str) -> dict[str, Callable[[], Any]]:
     return {
         "NaN in a sample": _bad_sample,
         "NaN in a layer": _bad_layer,
-        "torchlift version": lambda: _other_version("torchlift.training.together._version", lambda: "0.0.1"),
+        "torchlift version": lambda: _other_version("torchlift.parallel.agreement._version", lambda: "0.0.1"),
         "torch version": lambda: _other_version("torch.__version__", "1.0.0"),
         "python version": lambda: _other_version("platform.python_version", lambda: "3.1.4"),
         "settings": lambda: _train("data=2", seed=dist.get_rank()),
@@ -151,10 +149,10 @@ def _hang(spec: str) -> str:
     return "no failure"
 
 
-def _problem(mesh: Mesh) -> DistributedProblem:
+def _problem(mesh: Mesh) -> ShardedProblem:
     objective = Objective(shapes.network("mlp"))
     y, x = shapes.data(shapes.network("mlp"), 6)
     if mesh.layers > 1:
-        return DistributedProblem(objective, y, x, Share(mesh, (6,)), LayerPart(objective, mesh))
+        return ShardedProblem(objective, y, x, MeshShard(mesh, (6,)), stage_of(objective, mesh))
     own = slice(3 * mesh.data_rank, 3 * mesh.data_rank + 3)
-    return DistributedProblem(objective, y[own], x[own], Share(mesh, (3, 3)))
+    return ShardedProblem(objective, y[own], x[own], MeshShard(mesh, (3, 3)))

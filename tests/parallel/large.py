@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.lab.benchmarks.distributed import Size, contestants
-from torchlift.lab.benchmarks.distributed.contestants import Steps
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.parallel import as_mesh
+from torchlift.lab.benchmarks.distributed import Size, methods
+from torchlift.lab.benchmarks.distributed.methods import Steps
+from torchlift.parallel import ShardedProblem, as_mesh
 
 STEPS = 5
 
 
 def cases(spec: str) -> dict[str, Callable[[], Any]]:
-    """The contestants of `torchlift bench distributed` on a mesh, each with its distance from one process."""
+    """The methods of `torchlift bench distributed` on a mesh, each with its distance from one process."""
     torch.set_default_dtype(torch.float64)
     size, mesh = Size(3, 192, 11), as_mesh_once(spec)
 
@@ -29,10 +28,10 @@ def cases(spec: str) -> dict[str, Callable[[], Any]]:
         pairs = zip(tensors(together), tensors(alone), strict=True)
         return max(float((a - b).abs().max()) for a, b in pairs)
 
-    found = {"lifted": lambda: distance(contestants.jacobi)}
+    cases = {"lifted": lambda: distance(methods.jacobi)}
     if "data" in spec:
-        found["sweeps"] = lambda: distance(contestants.sweeps)
-    return found
+        cases["sweeps"] = lambda: distance(methods.sweeps)
+    return cases
 
 
 def tensors(step: Any) -> Iterable[Tensor]:
@@ -40,7 +39,7 @@ def tensors(step: Any) -> Iterable[Tensor]:
     if not isinstance(step, Steps):  # a sweep leaves all parameters everywhere
         return [parameter.detach() for parameter in step.__self__.work.network.parameters()]
     point, problem = step.state.point, step.problem
-    return (problem.whole(point) if isinstance(problem, DistributedProblem) else point).tensors
+    return (problem.whole(point) if isinstance(problem, ShardedProblem) else point).tensors
 
 
 def as_mesh_once(spec: str) -> Callable[[], Any]:

@@ -18,11 +18,9 @@ from parallel.meshes import mesh_of
 from torchlift.liftings import MACQP, Bregman, Classical, Fenchel, Lifting
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.parameters import minimise_parameters
 from torchlift.objective.problem import Split
-from torchlift.parallel import Mesh, Share
+from torchlift.parallel import LayerStage, Mesh, MeshShard, ShardedProblem, stage_of
 from torchlift.parallel.mesh import Transfer
 from torchlift.prox import ProximalActivation
 from torchlift.solvers import LinearisedBCD, ProximalGradient, Stopping, solve
@@ -55,7 +53,7 @@ def iterates(spec: str) -> tuple[float, list[list[int]], list[list[int]]]:
         found = solve(problem, solver, problem.start("input"), stopping=Stopping(4, change=None)).point
         pairs = zip(problem.whole(found).tensors, expected.tensors, strict=True)
         distances.extend((a - b).abs().max() for a, b in pairs)
-        layers.append([len(widths) - 2] if problem.part is None else [b - a for a, b in _rows(problem.part)])
+        layers.append([b - a for a, b in _rows(problem)])
         samples.append(counts)
 
     compare()
@@ -110,7 +108,7 @@ def exchanged(spec: str) -> dict[str, list[int]]:
         problem = _problem(mesh, Objective(_chain([5, 7, 3]), lifting), y, x, counts, "whole")
         z = problem.states(problem.start("input"))
         sent, reduced = mesh.traffic.sent, mesh.traffic.reduced
-        minimise_parameters(problem.objective, problem.y, problem.x, z, 1e-8, share=problem.share)
+        minimise_parameters(problem.objective, problem.y, problem.x, z, 1e-8, shard=problem.shard)
         found[name] = [mesh.traffic.reduced - reduced, mesh.traffic.sent - sent]
     return found
 
@@ -119,15 +117,15 @@ def _chain(widths: list[int]) -> MLP:
     return MLP(widths, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def _rows(part: LayerPart) -> list[tuple[int, int]]:
-    return [stretch.layers for stretch in part.stretches]
+def _rows(problem: ShardedProblem) -> list[tuple[int, int]]:
+    if not isinstance(problem.stage, LayerStage):
+        return [(0, len(problem.whole_objective.layout.shapes))]
+    return [layers.layers for layers in problem.stage.ranges]
 
 
 def _problem(
     mesh: Mesh, objective: Objective, y: Tensor, x: Tensor, counts: Sequence[int], split: Split
-) -> DistributedProblem:
-    part = LayerPart(objective, mesh) if mesh.layers > 1 else None
-    share = Share(mesh, tuple(counts))
-    begin = sum(counts[: mesh.data_rank])
-    own = slice(begin, begin + share.count) if share.count else slice(0, 1)  # somebody's sample stands in
-    return DistributedProblem(objective, y[own], x[own], share, part, split=split)
+) -> ShardedProblem:
+    shard = MeshShard(mesh, tuple(counts))
+    own = shard.rows
+    return ShardedProblem(objective, y[own], x[own], shard, stage_of(objective, mesh), split=split)

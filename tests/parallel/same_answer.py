@@ -19,11 +19,8 @@ from torchlift.core.solution import Result
 from torchlift.functions.regularisers import L1, Ridge
 from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventional, Fenchel, Lifting
 from torchlift.objective import Objective, TrainingProblem
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.objective.layer_part import LayerPart
 from torchlift.objective.problem import Split
-from torchlift.parallel import Mesh, Share
-from torchlift.parallel import shares as slices
+from torchlift.parallel import Mesh, MeshShard, ShardedProblem, split_evenly, stage_of
 from torchlift.solvers import (
     FISTA,
     Backtracking,
@@ -81,11 +78,10 @@ class Lifted:
 
     def together(self, mesh: Mesh) -> Outcome:
         y, x = self._data()
-        parts = slices(self.samples, mesh.data)
-        share, own = Share(mesh, tuple(each.stop - each.start for each in parts)), parts[mesh.data_rank]
+        parts = split_evenly(self.samples, mesh.data)
+        shard, own = MeshShard(mesh, tuple(each.stop - each.start for each in parts)), parts[mesh.data_rank]
         objective = self._objective()
-        part = LayerPart(objective, mesh) if mesh.layers > 1 else None
-        problem = DistributedProblem(objective, y[own], x[own], share, part, split=self.split)
+        problem = ShardedProblem(objective, y[own], x[own], shard, stage_of(objective, mesh), split=self.split)
         found = self._solved(problem)
         return _flat(problem.whole(found.point).tensors), _recorded(found)
 

@@ -13,9 +13,9 @@ from torch import nn
 from parallel import shapes
 from torchlift.core.errors import InvalidValueError
 from torchlift.networks import LISTA, MLP, ResNet, lift
-from torchlift.objective.partition import cut_out, describe, matching, partition
 from torchlift.operators import Dense
-from torchlift.parallel import shares
+from torchlift.parallel import split_evenly
+from torchlift.parallel.partition import cut_out, describe, matching, partition
 
 widths = st.lists(st.integers(1, 9), min_size=3, max_size=8)
 
@@ -79,7 +79,7 @@ def test_refused() -> None:
 
 @given(st.integers(0, 50), st.integers(1, 8))
 def test_shares_are_contiguous_and_as_equal_as_can_be(total: int, processes: int) -> None:
-    parts = shares(total, processes)
+    parts = split_evenly(total, processes)
     assert [row for part in parts for row in range(total)[part]] == list(range(total))
     counts = [part.stop - part.start for part in parts]
     assert max(counts) - min(counts) <= 1

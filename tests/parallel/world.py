@@ -76,7 +76,7 @@ def main(folder: Path, processes: int, module: str, *arguments: str) -> None:
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(HERE.parent))
-    cases = importlib.import_module(f"distributed.{module}").cases
+    cases = importlib.import_module(f"parallel.{module}").cases
     ranks: dict[int, int] = {}
     for rank in range(processes):
         child = os.fork()

@@ -137,12 +137,12 @@ def without(name: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (without("place"), "not exactly the fields of this version: place"),
-        (lambda record: {**record, "place": without("stale")(record["place"])}, "this version: stale"),
-        (lambda record: {**record, "place": {**record["place"], "mood": 1}}, "this version: mood"),
-        (lambda record: {**record, "place": {**record["place"], "steps": "4"}}, "steps is '4'"),
-        (lambda record: {**record, "place": {**record["place"], "rows": 10**30}}, "rows is '1000"),
-        (lambda record: {**record, "place": {**record["place"], "phase": -1}}, "phase is '-1'"),
+        (without("state"), "not exactly the fields of this version: state"),
+        (lambda record: {**record, "state": without("stale")(record["state"])}, "this version: stale"),
+        (lambda record: {**record, "state": {**record["state"], "mood": 1}}, "this version: mood"),
+        (lambda record: {**record, "state": {**record["state"], "steps": "4"}}, "steps is '4'"),
+        (lambda record: {**record, "state": {**record["state"], "rows": 10**30}}, "rows is '1000"),
+        (lambda record: {**record, "state": {**record["state"], "phase": -1}}, "phase is '-1'"),
         (lambda record: {**record, "numbers": [1]}, r"numbers is '\[1\]'"),
     ],
 )

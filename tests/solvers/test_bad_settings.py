@@ -10,7 +10,7 @@ import torch
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.tensors import Point
-from torchlift.functions.regularisers import L1, NuclearNorm, Ridge
+from torchlift.functions.regularisers import L1, NuclearNorm
 from torchlift.operators import Dense, FiniteDifference, Identity
 from torchlift.solvers import (
     ADMM,
@@ -213,7 +213,7 @@ MEETINGS: dict[str, tuple[Callable[[], object], str]] = {
         r"start: expected duals of shapes \[\(1, 2, 1, 6, 6\)\]",
     ),
     "ADMM with a general f": (
-        lambda: solve(SaddleProblem(total_variation().terms, f=Ridge(1.0)), ADMM(), IMAGE),
+        lambda: solve(SaddleProblem(total_variation().terms, f=GroupNorm(delta=0.1)), ADMM(), IMAGE),
         r"ADMM f: expected a quadratic function.*PDHG",
     ),
     "state of another problem": (

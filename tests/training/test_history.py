@@ -172,7 +172,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("row", "error", "match"),
     [
         (3, InvalidTypeError, "a mapping, got int"),
-        (_row(1, "test"), InvalidValueError, "one of 'train', 'validation', got 'test'"),
+        (_row(1, "test"), InvalidValueError, "one of 'start', 'train', 'validation', got 'test'"),
         (_row(1, los=2.0), InvalidValueError, "got 'los'. Did you mean 'loss'"),
         (_row(1, zzz=2.0), InvalidValueError, "Other numbers go into 'metrics'"),
         (
@@ -205,7 +205,7 @@ def test_columns() -> None:
     assert History().column("psnr") == ([], [])
     with pytest.raises(InvalidValueError, match=r"got 'pnsr'\. Did you mean 'psnr'"):
         history.column("pnsr")
-    with pytest.raises(InvalidValueError, match="kind: expected one of 'train', 'validation', got 'test'"):
+    with pytest.raises(InvalidValueError, match="kind: expected one of 'start', 'train', 'validation', got 'test'"):
         history.column("loss", "test")
 
 

@@ -101,6 +101,24 @@ def test_the_plan_is_what_training_takes(case: str) -> None:
     assert plan.needed == pytest.approx(found, rel=0.15)
 
 
+@pytest.mark.parametrize("case", ["sweeps, convolutions", "sweeps, a module", "back-propagation"])
+def test_large_samples_are_planned_from_very_few(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, samples, phase = CASES[case]
+    network, loss = make(), CrossEntropy()
+    batches = as_batches(data(network, samples, labels=True), batch_size=phase.batch_size)  # type: ignore[arg-type]
+    usual = plan_memory(network, phase, batches, loss)
+    monkeypatch.setattr("torchlift.training.small_run.LARGE", 0)
+    assert plan_memory(network, phase, batches, loss).needed == pytest.approx(usual.needed, rel=0.02)
+
+
+def test_samples_that_can_not_even_be_tried_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = convolutional()
+    batches = as_batches(data(network, 10, labels=True), batch_size=2)
+    monkeypatch.setattr("torchlift.training.memory.available_memory", lambda device: 10_000)
+    with pytest.raises(InvalidValueError, match="Patches cuts squares"):
+        plan_memory(network, Phase(batch_size=2), batches, CrossEntropy())
+
+
 def test_the_parts_of_a_plan() -> None:
     network = mlp(30, 20, 20, 4)
     size = 4 * sum(parameter.numel() for parameter in network.parameters())

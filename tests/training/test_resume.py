@@ -405,7 +405,7 @@ def test_checkpoints_are_json_and_safetensors(tmp_path: Path) -> None:
     assert {path.name for path in newest.iterdir()} == {"record.json", "tensors.safetensors"}
     record = json.loads((newest / "record.json").read_text())["content"]["record"]["record"]
     assert record["configuration"]["seed"] == 0
-    assert record["place"]["steps"] == int(newest.name.removeprefix("step-"))
+    assert record["state"]["steps"] == int(newest.name.removeprefix("step-"))
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "history.jsonl"}
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 3
 

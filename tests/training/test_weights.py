@@ -18,7 +18,7 @@ from torchlift.data import Denoising, load_digits, psnr
 from torchlift.networks import LISTA, MLP, Chain, Perceptron, Residual, ResNet, Shallow, lift
 from torchlift.operators import Identity
 from torchlift.training.draws import weight_of
-from torchlift.training.pass_through import passing_bias
+from torchlift.training.identity_start import passing_bias
 from torchlift.training.weights import initialise_weights
 
 
@@ -140,7 +140,7 @@ class TestPassingBias:
         torch.testing.assert_close(found, torch.tensor([[0.1, 0.4]], dtype=torch.float64))
 
 
-class TestPassThrough:
+class TestIdentity:
     def test_a_deep_soft_threshold_network_is_the_identity_on_images(self) -> None:
         network = MLP([784] * 9, prox.SoftThreshold(0.2))
         y = load_digits("validation").images[:50].flatten(1)
@@ -246,7 +246,6 @@ class TestPassThrough:
             ((nn.Conv2d(1, 1, 3), nn.ReLU()), r"layer 1: .* Conv2d, which maps images of size \(8, 8\) to \(6, 6\)"),
             ((nn.Conv2d(1, 1, 2, dilation=2, padding=1),), "no tap that reads the pixel itself"),
             ((nn.AvgPool2d(2), nn.Conv2d(1, 1, 1)), "AveragePool2d, which changes its input"),
-            ((nn.Conv2d(1, 4, 1), nn.Conv2d(4, 2, 1, groups=2)), "2 groups of unequal width"),
             ((nn.Flatten(), nn.Linear(64, 4), nn.Softmax(1)), "layer 1: expected an elementwise .* got Softmax"),
             ((Residual(nn.Conv2d(1, 1, 1), nn.Sigmoid()),), "layer 2: expected a branch whose last map has weights"),
         ],
@@ -259,6 +258,21 @@ class TestPassThrough:
         with pytest.raises(InvalidValueError, match=match):
             initialise_weights(network, "pass-through")
         assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+
+    def test_refuses_groups_of_unequal_width(self) -> None:
+        network = lift(nn.Sequential(nn.Conv2d(4, 2, 1, groups=2)), (4, 3, 3))
+        with pytest.raises(InvalidValueError, match="2 groups of unequal width"):
+            initialise_weights(network, "identity")
+
+    def test_units_beyond_those_of_the_input_are_alive(self) -> None:
+        """They are not read, so the output is the input, but training can use them: their outgoing weights move."""
+        network, y = _mlp([4, 9, 9, 4], prox.ReLU()), _data(30, 4)
+        initialise_weights(network, "identity", y, generator=_seeded())
+        torch.testing.assert_close(network(y), y)
+        assert float(network.states(y).z[1].detach()[:, 4:].std(0).max()) > 0.01
+        network(y).square().sum().backward()
+        gradient = network.get_parameter("output.0.linear.weight").grad
+        assert gradient is not None and float(gradient[..., 4:].abs().max()) > 0
 
     def test_refuses_a_margin_that_stops_everything(self) -> None:
         with pytest.raises(InvalidValueError, match="layer 1: expected an activation that lets the data through"):
@@ -285,7 +299,7 @@ class TestLayerWise:
         clean = 0.5 + y @ torch.linspace(0.1, 1.0, 36, dtype=y.dtype).view(6, 6)
         x = clean + 0.1 * torch.randn(clean.shape, dtype=y.dtype, generator=_seeded())
         starts = initialise_weights(network, "layer-wise", (y, x), ridge=1e-3, generator=_seeded())
-        assert [start.way for start in starts] == ["pass-through", "pass-through", "fit"]
+        assert [start.way for start in starts] == ["identity", "identity", "fit"]
         torch.testing.assert_close(network.states(y).z[-1].detach(), y)
         assert float((network(y).detach() - clean).square().mean().sqrt()) < 0.03
 
@@ -349,7 +363,7 @@ class TestLayerWise:
         network, y = lift(nn.Sequential(*modules).double(), (1, 8, 8)), _data(40, 1, 8, 8)
         starts = initialise_weights(network, "layer-wise", (y, y), generator=_seeded())
         ways = {start.layer: start.way for start in starts}
-        assert ways["hidden.0[0]"] == ways["output.0[0]"] == "scaled"
+        assert ways["hidden.0[0]"] == "fit" and ways["output.0[0]"] == "scaled"
         output = network(y).detach()
         assert float(output.std()) == pytest.approx(float(y.std()), rel=0.1)
         if bias:
@@ -374,7 +388,7 @@ class TestBadInput:
             (("layerwise",), {}, InvalidValueError, "Did you mean 'layer-wise'"),
             (("Pass_Through",), {}, InvalidValueError, "Did you mean 'pass-through'"),
             (("zzz",), {}, InvalidValueError, r"one of 'default', 'he', .* got 'zzz'\.$"),
-            ((3,), {}, InvalidTypeError, "how: expected a name"),
+            ((None, 3), {}, InvalidTypeError, "how: expected a name"),
             (("layer-wise",), {}, InvalidValueError, r"expected \(y, x\) for 'layer-wise', got none"),
             (("layer-wise", torch.ones(3, 4)), {}, InvalidTypeError, "expected a pair"),
             (
@@ -398,7 +412,7 @@ class TestBadInput:
                 "expected inputs that differ, got all of them 1.0",
             ),
             (("pass-through", torch.ones(3, 4).double()), {}, InvalidValueError, "dtype torch.float32"),
-            (("balanced",), {}, InvalidValueError, "expected inputs for 'balanced', got none. Try data=inputs"),
+            (("balanced",), {}, InvalidValueError, "expected inputs for 'lsuv', got none. Try data=inputs"),
             (
                 ("balanced", torch.ones(3, 5)),
                 {},
@@ -423,10 +437,10 @@ class TestBadInput:
                 InvalidValueError,
                 "samples: expected a whole number >= 2",
             ),
-            (("balanced", torch.rand(3, 4)), {"gain": 2.0}, InvalidValueError, "gain: expected none for 'balanced'"),
+            (("balanced", torch.rand(3, 4)), {"gain": 2.0}, InvalidValueError, "gain: expected none for 'lsuv'"),
             (("balance", torch.rand(3, 4)), {}, InvalidValueError, "Did you mean 'balanced'"),
             (("pass-through", ()), {}, InvalidTypeError, "expected a torch.Tensor, got tuple"),
-            (("he",), {"margin": 0.1}, InvalidValueError, r"margin: expected none for 'he', got 0.1. .*'pass-through'"),
+            (("he",), {"margin": 0.1}, InvalidValueError, r"margin: expected none for 'he', got 0.1. .*'identity'"),
             (("he",), {"gain": -1.0}, InvalidValueError, "gain: expected a number > 0"),
             (("layer-wise", (torch.rand(3, 4),) * 2), {"samples": 0}, InvalidValueError, "samples: expected a whole"),
             (("layer-wise", (torch.rand(3, 4),) * 2), {"loss": losses.Absolute()}, InvalidValueError, "a smooth loss"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import io
 import os
 import re
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchlift import __version__
 from torchlift.cli.text import printable
-from torchlift.core.errors import InvalidValueError, TorchliftError, message
+from torchlift.core.errors import InvalidValueError, TorchliftError, did_you_mean, message
 
 if TYPE_CHECKING:
     from torchlift.cli.command import Command
@@ -127,8 +126,7 @@ def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
         if name in COMMANDS:
             return _load(COMMANDS[name]), arguments[words:]
     name = " ".join(arguments[: 2 if _family(arguments[0]) else 1])
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else "Try 'torchlift --help'."
+    hint = did_you_mean(name, COMMANDS, "Try 'torchlift --help'.")
     raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
 
 

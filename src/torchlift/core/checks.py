@@ -1,15 +1,15 @@
-"""Checks at the door: cheap, shared, and with one sentence form."""
+"""Validation of arguments: cheap, shared, and with one sentence form."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 
 Shape = tuple[int, ...]
 """The shape of one sample, without the batch axis."""
@@ -28,9 +28,9 @@ def check_batch(where: str, value: object, shape: Shape) -> Tensor:
     """A non-empty batch (B, *shape)."""
     tensor = check_tensor(where, value)
     if tuple(tensor.shape[1:]) != shape or tensor.ndim != len(shape) + 1:
-        wanted = ("batch", *shape)
+        expected = ("batch", *shape)
         hint = "Add a batch axis with `x[None]`." if tuple(tensor.shape) == shape else ""
-        invalid_value(where, f"shape ({', '.join(map(str, wanted))})", tuple(tensor.shape), hint)
+        invalid_value(where, f"shape ({', '.join(map(str, expected))})", tuple(tensor.shape), hint)
     if tensor.shape[0] == 0:
         invalid_value(where, "at least one sample", "an empty batch")
     return tensor
@@ -80,6 +80,16 @@ def check_size(where: str, value: object, minimum: int = 1) -> int:
     if int(value) < minimum:
         invalid_value(where, f"a whole number >= {minimum}", value)
     return int(value)
+
+
+def check_choice(where: str, name: object, known: Iterable[str]) -> str:
+    """One of the known names; a misspelt one is answered with the nearest."""
+    names = list(known)
+    if not isinstance(name, str):
+        invalid_type(where, "a string", name)
+    if name not in names:
+        invalid_value(where, f"one of {', '.join(map(repr, names))}", repr(name), did_you_mean(name, names))
+    return name
 
 
 def check_shape(where: str, value: object) -> Shape:

@@ -7,6 +7,8 @@ keep working.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import NoReturn
 
 _LONGEST = 2000
@@ -41,6 +43,17 @@ def message(where: str, expected: str, got: object, hint: str = "") -> str:
     came = str(got)
     text = f"{where}: expected {expected}, got {came if len(came) <= _LONGEST else f'{came[:_LONGEST]}…'}."
     return f"{text} {hint}" if hint else text
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names the nearest of the known names; `otherwise` where none is near."""
+    spelt = {_plain(word): word for word in known}
+    near = difflib.get_close_matches(_plain(str(name)[:60]), spelt, n=1, cutoff=0.5)
+    return f"Did you mean {spelt[near[0]]!r}?" if near else otherwise
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").replace(" ", "-")
 
 
 def invalid_value(where: str, expected: str, got: object, hint: str = "") -> NoReturn:

@@ -1,15 +1,17 @@
-"""Files of unknown origin: only ordinary ones are opened, and no more is read than was allowed."""
+"""Files: only ordinary ones are read, no further than allowed, and new ones take their place as a whole."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from torchlift.core.encoding import refuse_constant
 from torchlift.core.errors import DataError, message
 
 #: Largest JSON file that is read: 64 MiB.
@@ -20,7 +22,7 @@ MAX_JSON = 1 << 26
 def opened(where: str, path: str | os.PathLike[str], expected: str) -> Iterator[BinaryIO]:
     """An ordinary file, open for reading; a folder, a device, or a pipe, which might keep us waiting, is refused.
 
-    Args:
+    Arguments:
         where: begins the message.
         path: the file; of a symbolic link, what it points to.
         expected: what it should be, in words.
@@ -60,12 +62,40 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> dict[str, Any]:
     """
     content = read_bytes(str(path), path, MAX_JSON, "a JSON file")
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_refuse)
+        value = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or nested too deep
         raise DataError(message(str(path), "JSON", error, hint)) from error
-    if not isinstance(found, dict):
-        raise DataError(message(str(path), "a JSON object", type(found).__name__, hint))
-    return found
+    if not isinstance(value, dict):
+        raise DataError(message(str(path), "a JSON object", type(value).__name__, hint))
+    return value
+
+
+@contextmanager
+def replacing_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """A new file beside `path` that takes its place at the end of the block; a crash leaves the old one or the new.
+
+    Arguments:
+        path: what is replaced; a symbolic link is, not what it points to.
+        mode: the permissions of the new file.
+    """
+    # The name keeps its suffix: readers may treat .gz and plain files differently.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        part.chmod(mode)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+    """Replace a file as a whole."""
+    with replacing_file(path, mode) as part:
+        part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def unlinked(path: Path) -> Path:
@@ -78,7 +108,3 @@ def unlinked(path: Path) -> Path:
 def _without_waiting(path: str, flags: int) -> int:
     """A pipe without a writer is opened at once, to be refused."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

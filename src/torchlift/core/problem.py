@@ -84,7 +84,7 @@ class Problem(ABC):
 
 
 class Proximable(Protocol):
-    """A convex function of a tensor with a proximal map; every regulariser is one."""
+    """A convex function of a tensor with a proximal map, its values summed; every `functions.Function` is one."""
 
     def value(self, x: Tensor) -> Tensor: ...
 
@@ -145,7 +145,7 @@ class CompositeProblem(Problem):
 
     @torch.no_grad()
     def nonsmooth_value(self, point: Point) -> float:
-        return sum(float(part.value(point[name][0])) for name, part in self._parts.items())
+        return sum(float(part.value(point[name][0]).sum()) for name, part in self._parts.items())
 
     @torch.no_grad()
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:

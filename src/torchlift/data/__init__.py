@@ -4,12 +4,24 @@ from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
 from torchlift.data.digits import Digits, load_digits
 from torchlift.data.drawn import DrawnBatches
+from torchlift.data.images import load_images
 from torchlift.data.iterable import IterableBatches
 from torchlift.data.loader import LoaderBatches
 from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
+from torchlift.data.patches import Patches, apply_in_tiles, tiles
 from torchlift.data.scale import scale_warning
-from torchlift.data.tasks import TASKS, Deblurring, Degraded, Denoising, Inpainting, Task
+from torchlift.data.tasks import (
+    TASKS,
+    Deblurring,
+    Degraded,
+    Denoising,
+    Inpainting,
+    MagneticResonance,
+    SuperResolution,
+    Task,
+    Tomography,
+)
 from torchlift.data.tensors import TensorBatches
 
 __all__ = [
@@ -25,12 +37,19 @@ __all__ = [
     "Inpainting",
     "IterableBatches",
     "LoaderBatches",
+    "MagneticResonance",
+    "Patches",
+    "SuperResolution",
     "Task",
     "TensorBatches",
+    "Tomography",
+    "apply_in_tiles",
     "as_batches",
     "load_digits",
+    "load_images",
     "load_mnist",
     "psnr",
     "scale_warning",
     "ssim",
+    "tiles",
 ]

@@ -39,7 +39,7 @@ def as_tensor(where: str, value: object, like: Tensor | None, *, inputs: bool = 
 
 
 def numpy_rule(tensor: Tensor, like: Tensor | None, *, inputs: bool) -> Tensor:
-    """What came from numpy, in the dtype that a network expects.
+    """A tensor that came from numpy, in the dtype that a network expects.
 
     Floating-point numbers, which numpy has in double precision unless told otherwise, take the dtype of `like`;
     integers become int64. Only bytes among the inputs stay as they are: they are pictures rather than indices, and

@@ -51,5 +51,5 @@ def collating(loader: DataLoader[Any], like: Tensor | None) -> DataLoader[Any]:
 
 
 def _as_it_is(batch: Any) -> Any:
-    """What a loader with batch_size=None does with an item; torch would turn arrays into tensors."""
+    """The item unchanged: the default of torch for batch_size=None turns arrays into tensors."""
     return batch

@@ -1,4 +1,4 @@
-"""From what users have to batches."""
+"""`as_batches`: numbered batches from tensors, data sets, loaders or functions."""
 
 from __future__ import annotations
 

@@ -5,16 +5,15 @@ Built by `scripts/build_digits.py`; see `data/LICENCE-DATA.md` for its origin.
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_choice
+from torchlift.core.errors import invalid_value
 from torchlift.data.idx import read_idx
 
 SIDE = 28
@@ -94,7 +93,7 @@ def load_digits(
         InvalidValueError: There is no such split, or `dtype` is not a floating-point type.
         DataError: A file is absent or damaged.
     """
-    files = SPLITS[check_split("load_digits: split", split, SPLITS)]
+    files = SPLITS[check_choice("load_digits: split", split, SPLITS)]
     folder = BUNDLED if path is None else Path(path)
     return read_digits(files, folder / f"{files.images}.gz", folder / f"{files.labels}.gz", dtype=dtype, device=device)
 
@@ -109,15 +108,3 @@ def read_digits(
     classes = read_idx(labels, shape=(files.total,), sha256=files.labels_sha256)
     scaled = raw.unsqueeze(1).to(device=device, dtype=dtype).div_(255)
     return Digits(scaled, classes.to(device=device, dtype=torch.int64))
-
-
-def check_split(where: str, split: object, known: Iterable[str]) -> str:
-    """A known split; a misspelt one is answered with the nearest."""
-    if not isinstance(split, str):
-        invalid_type(where, "a string", split)
-    names = list(known)
-    if split not in names:
-        near = difflib.get_close_matches(split.lower(), names, n=1, cutoff=0.4)
-        wanted = "one of " + ", ".join(map(repr, names))
-        invalid_value(where, wanted, repr(split), f"Did you mean {near[0]!r}?" if near else "")
-    return split

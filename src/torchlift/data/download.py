@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import os
 import sys
-import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torchlift.core.errors import DataError, TorchliftError, message
+from torchlift.core.files import replacing_file
 
 TIMEOUT = 20.0
 """Seconds that a mirror may stay silent."""
@@ -57,17 +56,11 @@ def fetch(urls: Sequence[str], target: Path, *, check: Callable[[Path], None], l
 def _fetch_one(url: str, target: Path, check: Callable[[Path], None], limit: int) -> Path:
     _check_url(url)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The name keeps its suffix: `check` may read .gz and plain files differently.
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".part-", suffix=target.suffix)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as sink, urllib.request.urlopen(url, timeout=TIMEOUT) as source:
+    with replacing_file(target) as part:
+        with part.open("wb") as sink, urllib.request.urlopen(url, timeout=TIMEOUT) as source:
             _copy(url, source, sink, limit)
         check(part)
-        part.chmod(0o644)
-        return part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    return target
 
 
 def _check_url(url: str) -> None:

@@ -107,8 +107,8 @@ def _read_header(file: Path, stream: BinaryIO, axes: int) -> bytes:
 def _check_sizes(file: Path, header: bytes, shape: ExpectedShape, max_bytes: int) -> tuple[int, ...]:
     """The sizes in the header, if they are those expected and not too large."""
     sizes = struct.unpack(f">{len(shape)}I", header[4:])
-    for size, wanted in zip(sizes, shape, strict=True):
-        if size == 0 or wanted not in (None, size):
+    for size, expected in zip(sizes, shape, strict=True):
+        if size == 0 or expected not in (None, size):
             text = " x ".join("any" if axis is None else str(axis) for axis in shape)
             _refuse(file, f"sizes {text}", " x ".join(map(str, sizes)), _swapped(file))
     total = math.prod(sizes)
@@ -135,7 +135,7 @@ def _read_payload(file: Path, stream: BinaryIO, expected: int) -> bytearray:
 
 
 def _check_packed(file: Path, length: int, expected: int) -> None:
-    """No gzip is much longer than what it holds; zeros after its end would be read one by one."""
+    """Refuse a gzip file that is much longer than its content, such as one with zeros after its end."""
     if length > (most := expected + expected // 16 + 4096):
         _refuse(file, f"a gzip file of at most {most} bytes for {expected}", length, _REPLACE)
 

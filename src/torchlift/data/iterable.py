@@ -145,8 +145,8 @@ class IterableBatches(Batches):
         return self._length
 
     def _refuse(self, epoch: int, got: str) -> NoReturn:
-        known = "as `__len__` says" if _declared(self.loader) else "as many as the first"
-        hint = f"Every epoch has the same number of batches, {known}: `__iter__` starts from the beginning each time."
+        length = "as `__len__` says" if _declared(self.loader) else "as many as the first"
+        hint = f"Every epoch has the same number of batches, {length}: `__iter__` starts from the beginning each time."
         invalid_value(f"{self.where} epoch {epoch}", f"{self._known()[1]} batches", got, hint)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import DataError
-from torchlift.data.digits import SIDE, Digits, SplitFiles, check_split, read_digits
+from torchlift.data.digits import SIDE, Digits, SplitFiles, read_digits
 from torchlift.data.download import fetch
 from torchlift.data.idx import ExpectedShape, read_idx
 
@@ -66,7 +67,7 @@ def load_mnist(
         InvalidValueError: There is no such split, or `dtype` is not a floating-point type.
         DataError: A file is absent, damaged or could not be downloaded.
     """
-    files = SPLITS[check_split("load_mnist: split", split, SPLITS)]
+    files = SPLITS[check_choice("load_mnist: split", split, SPLITS)]
     folders = search_folders(path)
     images, labels = find_files(files, folders)
     if images is None or labels is None:

@@ -1,4 +1,4 @@
-"""One epoch of a loader under way."""
+"""One running epoch of a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_workers(where: str, loader: DataLoader[Any]) -> None:
 def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
     """The generators, each once, that a loader and its samplers draw from."""
     generators = [getattr(part, "generator", None) for part in (loader, *_samplers(loader))]
-    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
+    return list({id(g): g for g in generators if isinstance(g, torch.Generator)}.values())
 
 
 def set_epoch(loader: DataLoader[Any], epoch: int) -> None:

@@ -28,11 +28,11 @@ def read_batch(where: str, item: object, like: Tensor | None) -> Batch:
     are never cast; arrays of numpy are (see `numpy_rule`). The first sample that is not finite is named. Without
     `like`, the device is that of the inputs.
     """
-    y, x, known = split(where, item)
+    y, x, raw_context = split(where, item)
     y = as_tensor(f"{where} inputs", y, like, inputs=True)
     _check_inputs(where, y, like)
     x = as_tensor(f"{where} targets", x, like)
-    context = _as_context(where, known, like)
+    context = _as_context(where, raw_context, like)
     for name, tensor in (("targets", x), *_named(context)):
         _check_samples(where, name, tensor, len(y))
     _check_finite(f"{where} inputs", y)

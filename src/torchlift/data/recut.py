@@ -17,7 +17,7 @@ def recut(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
     waiting: list[Batch] = []
     for batch in batches:
         waiting.append(batch)
-        if sum(len(each.y) for each in waiting) < size:
+        if sum(len(batch.y) for batch in waiting) < size:
             continue
         *full, last = parts(join(waiting), size)
         waiting = [last] if len(last.y) < size else []

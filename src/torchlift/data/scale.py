@@ -1,4 +1,4 @@
-"""A word about data on a scale that training cannot cope with."""
+"""Warnings about data on a scale that keeps training from working."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers for data that nobody else's random numbers can disturb."""
+"""Random states of data, isolated from the global ones."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Stream:
         np.random.seed(self.seed % 2**32)  # noqa: NPY002
 
     def _states(self) -> list[Any]:
-        own = [generator.get_state() for generator in self.generators]
-        return [*own, random.getstate(), np.random.get_state()]  # noqa: NPY002
+        of_generators = [generator.get_state() for generator in self.generators]
+        return [*of_generators, random.getstate(), np.random.get_state()]  # noqa: NPY002
 
     def _put(self, states: list[Any]) -> None:
-        *own, plain, numeric = states
-        for generator, state in zip(self.generators, own, strict=True):
+        *of_generators, plain, numeric = states
+        for generator, state in zip(self.generators, of_generators, strict=True):
             generator.set_state(state)
         random.setstate(plain)
         np.random.set_state(numeric)  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""The three inverse problems of the paper: y = H x + noise, one file for all because they differ in H only."""
+"""Inverse problems y = H x + noise: the three of the paper and three more, which differ in H only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_number, check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators import Blur, Context, Identity, LinearOperator, Mask, gaussian_kernel
+from torchlift.operators import (
+    Blur,
+    Context,
+    DownSample,
+    Fourier,
+    Identity,
+    LinearOperator,
+    Mask,
+    Radon,
+    gaussian_kernel,
+)
 
 
 class Degraded(NamedTuple):
@@ -113,6 +123,95 @@ class Inpainting(Task):
     def context(self, x: Tensor, generator: torch.Generator | None = None) -> Context:
         drawn = torch.rand(x.shape, generator=generator, dtype=x.dtype)
         return (drawn >= self.share).to(x)
+
+
+@dataclass(frozen=True)
+class SuperResolution(Task):
+    """H blurs with a Gaussian kernel and keeps every `factor`-th pixel of both axes.
+
+    Arguments:
+        factor: of the size.
+        size, sigma: of the kernel.
+        noise: standard deviation.
+    """
+
+    factor: int = 2
+    size: int = 5
+    sigma: float = 1.0
+    noise: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_size("SuperResolution factor", self.factor, minimum=2)
+        _check_noise("SuperResolution noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        blur = Deblurring(self.size, self.sigma, self.noise, "symmetric").operator(shape, like)
+        return DownSample(_image(shape), self.factor) @ blur
+
+
+@dataclass(frozen=True)
+class MagneticResonance(Task):
+    """H keeps columns of the Fourier transform of a grey image: near frequency 0, and others, drawn for each image.
+
+    Measurements are real and imaginary parts, (2, height, width), and the sampled columns are the context.
+
+    Arguments:
+        acceleration: one over the share of columns that are measured.
+        centre: share of the columns, around frequency 0, that always are.
+        noise: standard deviation.
+    """
+
+    acceleration: float = 4.0
+    centre: float = 0.08
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("acceleration", self.acceleration), ("centre", self.centre)):
+            check_positive(f"MagneticResonance {name}", value)
+        if self.centre * self.acceleration > 1 or self.acceleration < 1:
+            expected = "a centre of at most the measured share 1 / acceleration"
+            invalid_value("MagneticResonance", expected, f"{self.centre} and 1 / {self.acceleration}")
+        _check_noise("MagneticResonance noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        image = _image(shape)
+        return Mask(shape=(2, *image[1:])) @ Fourier(image)
+
+    def context(self, x: Tensor, generator: torch.Generator | None = None) -> Context:
+        count, _, height, width = x.shape
+        chance = torch.rand(count, width, generator=generator, dtype=torch.float64)
+        middle = (torch.arange(width) - width // 2).abs()
+        inner = round(self.centre * width / 2)
+        chance[:, middle < inner] = -1
+        kept = chance.argsort(1).argsort(1) < max(1, round(width / self.acceleration))
+        return kept[:, None, None].expand(count, 2, height, width).to(x)
+
+
+@dataclass(frozen=True)
+class Tomography(Task):
+    """H takes line integrals over parallel rays at equal angles, in units of the height of an image.
+
+    Arguments:
+        angles: number of them, over half a turn.
+        noise: standard deviation.
+    """
+
+    angles: int = 60
+    noise: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_size("Tomography angles", self.angles)
+        _check_noise("Tomography noise", self.noise)
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        degrees = tuple(180 * number / self.angles for number in range(self.angles))
+        return (1 / _image(shape)[1]) * Radon(_image(shape), degrees)
+
+
+def _image(shape: Shape) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        invalid_value("images", "shape (channels, height, width)", shape)
+    return shape[0], shape[1], shape[2]
 
 
 def _check_noise(where: str, noise: object) -> None:

@@ -82,7 +82,7 @@ def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
 
 
 def parts(data: Batch, size: int) -> Iterator[Batch]:
-    """All samples in their own order, as views."""
+    """All samples in their own order, in views of at most `size`."""
     for first in range(0, len(data.y), size):
         part = slice(first, first + size)
         context = map_context(data.context, lambda tensor, part=part: tensor[part])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
-from torchlift.functions.priors import Part
-from torchlift.functions.priors.functions import Implicit, Interval
+from torchlift.functions import Box, Function, Part, SquaredDistance, check_step
+from torchlift.functions.base import Amount
 from torchlift.inversion.problem import BREGMAN, InversionProblem, per_image
 from torchlift.operators import Identity
 from torchlift.prox import ProximalActivation
@@ -44,51 +43,34 @@ class Exact:
 
     def check(self, problem: InversionProblem) -> None:
         """Refuse what is not convex or has no dual."""
-        if problem.layers.count != 1:
+        if problem.chain.count != 1:
             hint = "Use algorithm='sweep' for deeper networks."
-            invalid_value("Exact", "a network of one layer", f"{problem.layers.count} layers", hint)
-        parts = (problem.split.proximal, *problem.split.terms)
-        if any(part is not None and isinstance(part.function, Implicit) for part in parts):
-            invalid_value("Exact", "priors that are written as functions", "PlugAndPlay", "Use algorithm='sweep'.")
+            invalid_value("Exact", "a network of one layer", f"{problem.chain.count} layers", hint)
+        for part in (problem.split.proximal, *problem.split.terms):
+            if part is not None and not part.function.has_conjugate:
+                expected = "priors that are written as functions with a conjugate"
+                invalid_value("Exact", expected, type(part.function).__name__, "Use algorithm='sweep'.")
 
     def saddle(self, problem: InversionProblem) -> Certified:
         """The problem with every term but the bound behind a dual variable."""
-        ((_, block),) = problem.layers.influences[0].reads[0]
-        bias = problem.layers.form.b[0] if problem.layers.form.depth else problem.layers.form.d[0]
-        data = LayerDistance(problem.layers.activations[0], problem.target, bias, problem.mu[0])
-        terms = [Term(_Summed(data), block, problem.context)]
-        limit = Interval(-float(self.bound), float(self.bound))
-        proximal = problem.split.proximal
-        parts = list(problem.split.terms)
-        if proximal is not None and isinstance(proximal.function, Interval):
-            limit = limit.meet(proximal.function)
+        ((_, block),) = problem.chain.influences[0].reads[0]
+        bias = problem.chain.form.b[0] if problem.chain.form.depth else problem.chain.form.d[0]
+        data = LayerDistance(problem.chain.activations[0], problem.target, bias, problem.mu[0])
+        terms = [Term(data, block, problem.context)]
+        shape = tuple(problem.guess.shape[1:])
+        limit: Function = Box(-float(self.bound), float(self.bound))
+        proximal, parts = problem.split.proximal, list(problem.split.terms)
+        if proximal is not None and proximal.function.constraint:
+            # a set without a closed intersection with the bound serves alone: it is the domain of x
+            limit = limit.meet(proximal.function) or proximal.function
         elif proximal is not None:
-            parts.insert(0, Part(proximal.function, Identity(tuple(problem.guess.shape[1:])), proximal.factor))
+            parts.insert(0, Part(proximal.function, Identity(shape), proximal.factor))
         for part in parts:
             assert part.operator is not None
-            terms.append(Term(_Summed(_Weighted(part, problem.weight)), part.operator))
+            terms.append(Term(Weighted(part, problem.weight), part.operator))
         if problem.anchor:
-            anchor = _Anchor(problem.guess, problem.anchor)
-            terms.append(Term(_Summed(anchor), Identity(tuple(problem.guess.shape[1:]))))
-        return Certified(SaddleProblem(tuple(terms), _Summed(limit)))
-
-
-class _PerImage(Protocol):
-    """A convex function with one value per image."""
-
-    def value(self, w: Tensor, /) -> Tensor: ...
-
-    def prox(self, w: Tensor, step: float | Tensor, /) -> Tensor: ...
-
-    def conjugate(self, p: Tensor, /) -> Tensor: ...
-
-
-class _Dual(_PerImage, Protocol):
-    """One that stands behind a dual variable."""
-
-    def feasible(self, p: Tensor, /) -> Tensor:
-        """A dual point near p with a finite conjugate."""
-        ...
+            terms.append(Term(SquaredDistance(problem.guess, problem.anchor), Identity(shape)))
+        return Certified(SaddleProblem(tuple(terms), limit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +81,20 @@ class Certified:
 
     def values(self, x: Tensor) -> Tensor:
         """The primal objective: (B,)."""
-        total = _inner(self.problem.g).value(x)
+        assert self.problem.g is not None
+        total = self.problem.g.value(x)
         for term in self.problem.terms:
-            total = total + _inner(term.function).value(term.forward(x))
+            total = total + term.function.value(term.forward(x))
         return total
 
     def dual_values(self, duals: tuple[Tensor, ...]) -> Tensor:
         """The dual objective at the nearest points where it is finite: (B,). Each is a lower bound of the primal."""
-        functions = [cast("_Dual", _inner(term.function)) for term in self.problem.terms]
-        duals = tuple(function.feasible(p) for function, p in zip(functions, duals, strict=True))
-        total = -_inner(self.problem.g).conjugate(-self.problem.adjoint(duals))
-        for function, p in zip(functions, duals, strict=True):
-            total = total - function.conjugate(p)
+        assert self.problem.g is not None
+        pairs = zip(self.problem.terms, duals, strict=True)
+        duals = tuple(term.function.feasible(p) for term, p in pairs)
+        total = -self.problem.g.conjugate(-self.problem.adjoint(duals))
+        for term, p in zip(self.problem.terms, duals, strict=True):
+            total = total - term.function.conjugate(p)
         return total
 
     def gaps(self, x: Tensor, duals: tuple[Tensor, ...]) -> Tensor:
@@ -121,7 +105,7 @@ class Certified:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerDistance:
+class LayerDistance(Function):
     """h(w) = μB(y, w + b) = μ[Φ(y) + Φ*(w + b) − ⟨y, w + b⟩], one value per image.
 
     prox_{sh}(w) = a − c prox_{Ψ/(1+c)}(a/(1 + c)) − b with c = sμ, a = w + b + cy
@@ -133,12 +117,12 @@ class LayerDistance:
     bias: Tensor | None
     mu: float
 
-    def value(self, w: Tensor) -> Tensor:
-        return per_image(BREGMAN.value(self.activation, self.target, self._shift(w), self.mu))
+    def value(self, x: Tensor) -> Tensor:
+        return per_image(BREGMAN.value(self.activation, self.target, self._shift(x), self.mu))
 
-    def prox(self, w: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        c = step * self.mu
-        a = self._shift(w) + c * self.target
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        c = check_step(step, x) * self.mu
+        a = self._shift(x) + c * self.target
         moved = a - c * self.activation.prox(a / (1 + c), 1 / (1 + c))
         return moved if self.bias is None else moved - self.bias
 
@@ -147,7 +131,7 @@ class LayerDistance:
         change = self.mu * per_image(phi(self.target + p / self.mu) - phi(self.target))
         return change if self.bias is None else change - (p * self.bias).flatten(1).sum(1)
 
-    def feasible(self, p: Tensor) -> Tensor:
+    def feasible(self, p: Tensor, weight: Amount = 1.0) -> Tensor:
         moved = self.target + p / self.mu
         return self.mu * (into_domain(self.activation, moved) - self.target)
 
@@ -163,61 +147,23 @@ def into_domain(activation: ProximalActivation, u: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Weighted:
-    """ρ·g with one ρ per image."""
+class Weighted(Function):
+    """ρ·c·g with one ρ per image, for a summand c·g of a prior."""
 
     part: Part
     weight: Tensor
 
-    def value(self, w: Tensor) -> Tensor:
-        return self.weight * self.part.value(w)
+    def value(self, x: Tensor) -> Tensor:
+        return self.weight * self.part.value(x)
 
-    def prox(self, w: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        return self.part.prox(w, step * self.weight)
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        return self.part.prox(x, step * self.weight)
+
+    def prox_conjugate(self, p: Tensor, step: Amount = 1.0, weight: Amount = 1.0) -> Tensor:
+        return self.part.dual_prox(p, step, weight * self.weight)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return self.part.conjugate(p, self.weight)
 
-    def feasible(self, p: Tensor) -> Tensor:
-        return self.part.dual_prox(p, 0.0, self.weight)
-
-
-@dataclass(frozen=True, eq=False)
-class _Anchor:
-    """λ/2 ‖x − x₀‖²."""
-
-    guess: Tensor
-    strength: float
-
-    def value(self, x: Tensor) -> Tensor:
-        return 0.5 * self.strength * (x - self.guess).flatten(1).square().sum(1)
-
-    def prox(self, x: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        factor = step * self.strength
-        return (x + factor * self.guess) / (1 + factor)
-
-    def conjugate(self, p: Tensor) -> Tensor:
-        return (p * self.guess + p.square() / (2 * self.strength)).flatten(1).sum(1)
-
-    def feasible(self, p: Tensor) -> Tensor:
-        return p
-
-
-@dataclass(frozen=True, eq=False)
-class _Summed:
-    """A function of images as one function of the batch, which is what a saddle-point problem knows."""
-
-    function: _PerImage
-
-    def value(self, x: Tensor) -> Tensor:
-        return self.function.value(x).sum()
-
-    def prox(self, x: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        return self.function.prox(x, step)
-
-    def conjugate(self, p: Tensor) -> Tensor:
-        return self.function.conjugate(p).sum()
-
-
-def _inner(function: object) -> _PerImage:
-    return cast("_Summed", function).function
+    def feasible(self, p: Tensor, weight: Amount = 1.0) -> Tensor:
+        return self.part.feasible(p, weight * self.weight)

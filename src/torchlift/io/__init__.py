@@ -3,19 +3,19 @@
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
 from torchlift.io.models import load_model, save_model
 from torchlift.io.pair import load_tensors, save_tensors
-from torchlift.io.shards import Piece, whole_piece, write_index, write_shard
+from torchlift.io.shards import LocalShard, ShardedTensor, write_index, write_shard
 from torchlift.io.stored import Stored
 
 __all__ = [
     "Checkpoint",
     "Checkpoints",
-    "Piece",
+    "LocalShard",
+    "ShardedTensor",
     "Stored",
     "load_model",
     "load_tensors",
     "save_model",
     "save_tensors",
-    "whole_piece",
     "write_index",
     "write_shard",
 ]

@@ -17,7 +17,7 @@ _CONVOLUTIONS = ("Conv2d", "ConvTranspose2d")
 def check_claim(architecture: Any, stored: int) -> None:
     """Refuse an architecture with more parameters than are stored beside it: building it would take the memory.
 
-    Args:
+    Arguments:
         architecture: JSON values, of which nothing is known yet.
         stored: how many numbers the file of tensors holds.
     """

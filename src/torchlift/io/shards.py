@@ -31,27 +31,36 @@ Slices: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """What one process holds of a tensor.
+class LocalShard:
+    """A slice of a tensor that this process holds.
 
     Arguments:
-        name: of the whole tensor.
-        shape: of the whole tensor.
-        slices: where the piece lies in it.
-        tensor: the piece.
-        written: whether this process is the one to write it, if others have it as well.
+        slices: where it lies in the whole tensor.
+        tensor: the slice.
+        written: whether this process is the one to write it, if others hold it too.
     """
 
-    name: str
-    shape: tuple[int, ...]
     slices: Slices
     tensor: Tensor
     written: bool = True
 
 
-def whole_piece(name: str, tensor: Tensor, written: bool = True) -> Piece:
-    """All of a tensor."""
-    return Piece(name, tuple(tensor.shape), everywhere(tensor.shape), tensor, written)
+@dataclass(frozen=True, eq=False)
+class ShardedTensor:
+    """A tensor of which many processes hold slices.
+
+    Arguments:
+        shape: of the whole tensor.
+        local: the slices that this process holds.
+    """
+
+    shape: tuple[int, ...]
+    local: tuple[LocalShard, ...]
+
+    @classmethod
+    def whole(cls, tensor: Tensor, written: bool = True) -> ShardedTensor:
+        """A tensor that this process holds all of."""
+        return cls(tuple(tensor.shape), (LocalShard(everywhere(tensor.shape), tensor, written),))
 
 
 def everywhere(shape: Sequence[int]) -> Slices:
@@ -66,13 +75,12 @@ def piece_name(name: str, slices: Slices) -> str:
     return f"{name}[{', '.join(f'{first}:{stop}' for first, stop in slices)}]"
 
 
-def write_shard(folder: Path, number: int, count: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, ShardedTensor]) -> dict[str, Any]:
     """One process's file, on to the disk; returns what `write_index` has to know about it, in JSON values."""
-    own = {piece_name(piece.name, piece.slices): piece for piece in pieces if piece.written}
+    written = [(name, sharded.shape, s) for name, sharded in tensors.items() for s in sharded.local if s.written]
     file = folder / shard_name(number, count)
-    entry = write_tensors(file, {key: piece.tensor for key, piece in own.items()})
-    held = [(piece.name, piece.shape, piece.slices) for piece in own.values()]
-    return {"file": file.name, **entry, "pieces": held}
+    entry = write_tensors(file, {piece_name(name, shard.slices): shard.tensor for name, _, shard in written})
+    return {"file": file.name, **entry, "pieces": [(name, shape, shard.slices) for name, shape, shard in written]}
 
 
 def write_index(
@@ -82,7 +90,7 @@ def write_index(
     tensors: dict[str, dict[str, Any]] = {}
     for number, shard in enumerate(shards):
         for name, shape, slices in shard["pieces"]:
-            found = tensors.setdefault(name, {"shape": shape, "pieces": []})
-            found["pieces"].append({"shard": number, "slice": slices})
+            entry = tensors.setdefault(name, {"shape": shape, "pieces": []})
+            entry["pieces"].append({"shard": number, "slice": slices})
     entries = [{name: shard[name] for name in ("file", "size", "sha256")} for shard in shards]
     write_record(folder, {"format": SHARDS, "kind": kind, "mesh": mesh, "shards": entries, "tensors": tensors}, record)

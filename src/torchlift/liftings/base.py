@@ -1,4 +1,4 @@
-"""The contract of a lifting: how strictly z = σ(v) is enforced, and at what price."""
+"""The contract of a lifting: a penalty D_σ(z, v) in place of the constraint z = σ(v)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torchlift.liftings.quadratic import QuadraticLifting
+from torchlift.liftings.classical import QuadraticLifting
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from torchlift.core.errors import invalid_value
 from torchlift.liftings.base import weighted
-from torchlift.liftings.biconvex import BiconvexLifting
+from torchlift.liftings.bregman import BiconvexLifting
 from torchlift.prox import Box, Identity, LeakyReLU, ProximalActivation, ReLU, Sigmoid, SoftThreshold, Tanh
 from torchlift.prox.base import infinite_outside
 

@@ -78,7 +78,7 @@ class AffineMaps:
         return blocks, None
 
     def _of(self, node: fx.Node, top: bool = False) -> tuple[dict[int, LinearOperator], Tensor | None]:
-        """Blocks and constant of a value; `top` looks behind a state at what it is made of."""
+        """Blocks and constant of a value; with `top`, those of the calls that make a state, not of the state itself."""
         if node in self.plan.states and not top:
             return {self.plan.states[node]: Identity(shape_of(node))}, None
         if node not in self._known:
@@ -89,7 +89,7 @@ class AffineMaps:
         return [argument for argument in node.all_input_nodes if argument in self._depends]
 
     def _source(self, node: fx.Node) -> fx.Node:
-        """The batch that a part of a split, or of a tensor with another first axis, is taken from."""
+        """The nearest value with the batch first that a call depends on, before splits and permutations."""
         (parent,) = self._changing(node)
         return parent if is_batch_first(parent, BATCH) else self._source(parent)
 
@@ -170,7 +170,7 @@ class AffineMaps:
         return operator if weight is None else Compose(Diagonal(weight, after), operator)
 
     def _functional(self, node: fx.Node, argument: fx.Node) -> LinearOperator:
-        """Any other linear call: its other changing arguments, and constants that are added, set to zero."""
+        """The linear part of any other call, evaluated with its other arguments and added constants set to zero."""
         chain = self._chain(node, argument)
         tensors: dict[fx.Node, Tensor] = {}
         for link in chain:
@@ -210,7 +210,7 @@ class AffineMaps:
         return Functional(function, shape_of(argument), shape_of(node), tuple(tensors.values()), name_of(node))
 
     def _chain(self, node: fx.Node, argument: fx.Node) -> list[fx.Node]:
-        """The call, after the splits between it and its argument."""
+        """The calls from an argument to the call: the splits between them first."""
         chain = [node]
         while argument not in chain[0].all_input_nodes:
             (parent,) = self._changing(chain[0])
@@ -220,44 +220,44 @@ class AffineMaps:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def _constant(self, node: fx.Node) -> Tensor | None:
-        """What a value adds to its linear part; it broadcasts to one sample."""
+        """The constant part of a value, which broadcasts to one sample; None for zero."""
         name, changing = name_of(node), self._changing(node)
         if any(not is_batch_first(argument, BATCH) for argument in changing):
             changing = [self._source(node)]
-        known = {argument: self._of(argument)[1] for argument in changing}
+        constants = {argument: self._of(argument)[1] for argument in changing}
         fixed = [a for a in node.all_input_nodes if a not in self._depends and isinstance(a.meta["value"], Tensor)]
         adds = has_constant(node) or (name in ADDITIVE and bool(fixed))
-        if not adds and all(constant is None for constant in known.values()):
+        if not adds and all(constant is None for constant in constants.values()):
             return None
         shape = shape_of(node)
         if not self._is_linear(node):
             return self._affine_weights(node)[1]
-        if name in WEIGHTED and known[changing[0]] is None:
+        if name in WEIGHTED and constants[changing[0]] is None:
             bias = self._tensor(arguments(node)["bias"])
             return bias if name == "linear" else bias.reshape(-1, *(1,) * (len(shape) - 1))
         if name in ("batch_norm", "instance_norm"):
             scale, shift = self._scale_and_shift(node)
-            inner = known[changing[0]]
+            inner = constants[changing[0]]
             return shift if inner is None else inner * scale + shift
         if name in ("add", "sub") and all(isinstance(item, fx.Node) for item in node.args[:2]):
             total: Tensor | None = None
             for item in dict.fromkeys(node.args[:2]):
                 assert isinstance(item, fx.Node)
-                part = known[item] if item in known else self._sample(item, node)
+                part = constants[item] if item in constants else self._sample(item, node)
                 if part is not None:
                     for position, other in enumerate(node.args[:2]):
                         if other is item:
                             part_ = part * _sign(node, position)
                             total = part_ if total is None else total + part_
             return total
-        return self._evaluated(node, known)
+        return self._evaluated(node, constants)
 
-    def _evaluated(self, node: fx.Node, known: Mapping[fx.Node, Tensor | None]) -> Tensor:
+    def _evaluated(self, node: fx.Node, constants: Mapping[fx.Node, Tensor | None]) -> Tensor:
         """The constant of any call: its value where all states are zero."""
-        (first, *_) = known
-        chain = self._chain(node, first) if len(known) == 1 else [node]
+        (first, *_) = constants
+        chain = self._chain(node, first) if len(constants) == 1 else [node]
         env: dict[fx.Node, Any] = {}
-        for argument, constant in known.items():
+        for argument, constant in constants.items():
             zeros = self._like.new_zeros(shape_of(argument))
             env[argument] = (zeros if constant is None else constant.expand(shape_of(argument)))[None]
         for link in chain:
@@ -276,7 +276,7 @@ class AffineMaps:
         return self.value(item, 1) if isinstance(item, fx.Node) else item
 
     def _sample(self, item: fx.Node, node: fx.Node) -> Any:
-        """A constant beside samples of a call's result, without its batch axis of size 1."""
+        """The value of a constant argument for one sample: without its batch axis of size 1."""
         value = self.value(item, 1)
         full = isinstance(value, Tensor) and value.ndim == node.meta["value"].ndim
         return value[0] if full else value

@@ -158,14 +158,14 @@ def is_linear(node: fx.Node, depends: Callable[[fx.Node], bool]) -> bool:
 
 
 def is_contextual(node: fx.Node, depends: Callable[[fx.Node], bool]) -> bool:
-    """Whether a call is linear once a statistic or a selection of the sample is given."""
+    """True for max-pooling and norms: linear once a statistic or a selection of the sample is given."""
     changing = [argument for argument in node.all_input_nodes if depends(argument)]
     first = node.args[0] if node.args else node.kwargs.get("input")
     return name_of(node) in CONTEXTUAL and changing == [first] and not node.kwargs.get("return_indices")
 
 
 def has_constant(node: fx.Node) -> bool:
-    """Whether an affine call adds something of its own, beside what its arguments add."""
+    """True if an affine call adds a constant itself: a bias, a number, a padding value."""
     name = name_of(node)
     if name in ADDITIVE or name == "batch_norm":
         return name == "batch_norm" or any(isinstance(value, int | float) for value in node.args[:2])
@@ -175,7 +175,7 @@ def has_constant(node: fx.Node) -> bool:
 
 
 def call(node: fx.Node, args: Any, kwargs: Any, module: Callable[[str], Any]) -> Any:
-    """Make a recorded call without overwriting anything, whatever its spelling."""
+    """The result of a recorded call, with in-place functions replaced by those that return a new tensor."""
     if node.op == "call_module":
         return module(str(node.target))(*args, **kwargs)
     if kwargs.get("inplace"):

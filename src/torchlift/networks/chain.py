@@ -104,7 +104,7 @@ class Chain(Network):
 
     @property
     def activations(self) -> tuple[ProximalActivation, ...]:
-        return self.activation.current()
+        return self.activation.current() if len(self.activation) else self.activation.fixed
 
     def dense_runs(self) -> tuple[DenseRun, ...]:
         """Stacks whose layers each stand alone in one row of W, in consecutive rows of a plain chain."""
@@ -133,14 +133,19 @@ class Chain(Network):
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
         """N(y), layer by layer: the same as `states(y).output` without assembling block operators."""
-        self.check_input(y)
         if self._is_dense_chain:
-            return dense_chain(y, self.dense_stacks(), self.activations)
+            stacks = self.dense_stacks()
+            first = stacks[0].weight
+            fits = isinstance(y, Tensor) and tuple(y.shape[1:]) == self.in_shape and y.shape[0] != 0
+            if not fits or (y.dtype, y.device) != (first.dtype, first.device):
+                self.check_input(y)  # says what is wrong
+            return dense_chain(y, stacks, self.activations)
+        self.check_input(y)
         operators, biases = self._current()
         stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
 
         def apply(term: Term, x: Tensor, bias: Tensor | None) -> Tensor:
-            """As the block of the term does, so that both give the same bits."""
+            """The maps of a term applied to x in the order of its block operator, so that both give the same bits."""
             *inner, last = [k for k in term.layers if not isinstance(operators[k], Identity)] or term.layers[:1]
             for k in (*inner, last):
                 if k in stacks and torch.is_grad_enabled():
@@ -154,15 +159,15 @@ class Chain(Network):
             return scaled if bias is None else scaled + bias
 
         def row(reads: Sequence[tuple[Term, Tensor]], bias: Tensor | None) -> Tensor:
-            """The bias joins the first term."""
+            """The sum of all terms; the bias joins the first."""
             first, *rest = reads
             return _sum([apply(*first, bias), *(apply(term, x, None) for term, x in rest)])
 
         u, z = [y], []
         for j, (site, activation) in enumerate(zip(self._sites, self.activations, strict=True)):
-            parts = [bias_of(operators, biases, term) for _, term in site.reads]
-            known = [part for part in parts if part is not None]
-            z.append(activation(row([(term, u[k]) for k, term in site.reads], _sum(known) if known else None)))
+            terms = (bias_of(operators, biases, term) for _, term in site.reads)
+            constants = [constant for constant in terms if constant is not None]
+            z.append(activation(row([(term, u[k]) for k, term in site.reads], _sum(constants) if constants else None)))
             driven = row([(term, z[k]) for k, term in site.outputs.items()], None) if site.outputs else z[j]
             u.append(driven if site.skip is None else driven + u[site.skip])
         source, term = self._output
@@ -206,9 +211,9 @@ class Chain(Network):
         sources = list(_own_parameters(sequential))
         slots = list(self._slots())
         shapes = [tuple(source.shape) for source in sources]
-        wanted = [tuple(shape) for _, _, _, shape in slots]
-        if shapes != wanted:
-            invalid_value("Chain.load", f"parameters of shapes {wanted}", shapes, "Lift the module anew.")
+        expected = [tuple(shape) for _, _, _, shape in slots]
+        if shapes != expected:
+            invalid_value("Chain.load", f"parameters of shapes {expected}", shapes, "Lift the module anew.")
         stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
         for source, (_, name, index, _) in zip(sources, slots, strict=True):
             slot = _entry(stacked[name], index)

@@ -160,7 +160,7 @@ def one_each(name: str, activation: Any, count: int) -> list[ProximalActivation]
     if isinstance(activation, Sequence) and not isinstance(activation, str):
         if len(activation) != count:
             invalid_value(f"{name} activation", f"one activation, or {count}: one per hidden layer", len(activation))
-        return [as_activation(each) for each in activation]
+        return [as_activation(item) for item in activation]
     return [as_activation(activation)] * count
 
 

@@ -128,7 +128,7 @@ class RecordedForm(UnifiedForm):
         if name not in ("K", "d", "M", "V", "W", "b"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         whole: UnifiedForm = vars(self)["_build"]()
-        vars(self).update({each.name: getattr(whole, each.name) for each in fields(whole)})
+        vars(self).update({item.name: getattr(whole, item.name) for item in fields(whole)})
         return vars(self)[name]
 
     def couple(self, j: int, u: Sequence[Tensor], z: Sequence[Tensor], context: Context = None) -> Tensor:

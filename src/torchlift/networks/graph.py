@@ -107,11 +107,11 @@ class GraphNetwork(Network):
 
     def context(self, y: Tensor) -> dict[str, Tensor]:
         """What max-pooling, norms and opaque rows take from the forward pass at y, by path: (B, …) each."""
-        found: dict[str, Tensor] = {}
-        states = self._recording(y, found)
+        contexts: dict[str, Tensor] = {}
+        states = self._recording(y, contexts)
         for row in self.plan.opaque:
-            found |= {state_key(row.path, k): states[k] for k in row.reads}
-        return found
+            contexts |= {state_key(row.path, k): states[k] for k in row.reads}
+        return contexts
 
     def up_to(self, path: str) -> GraphNetwork:
         """The part of the network that ends with the output of a module, sharing its parameters.
@@ -141,11 +141,11 @@ class GraphNetwork(Network):
     @torch.no_grad()
     def load_back(self, module: nn.Module) -> None:
         """Write parameters and buffers into the module that was lifted, or one like it."""
-        own, theirs = self.module.state_dict(), module.state_dict()
-        if [(name, tensor.shape) for name, tensor in own.items()] != [(n, t.shape) for n, t in theirs.items()]:
-            names = sorted(set(own) ^ set(theirs)) or list(own)
+        tensors, theirs = self.module.state_dict(), module.state_dict()
+        if [(name, tensor.shape) for name, tensor in tensors.items()] != [(n, t.shape) for n, t in theirs.items()]:
+            names = sorted(set(tensors) ^ set(theirs)) or list(tensors)
             invalid_value("load_back module", "the tensors of the module that was lifted", f"others: {names[:3]}")
-        module.load_state_dict(own)
+        module.load_state_dict(tensors)
 
     @torch.no_grad()
     def load(self, module: nn.Module) -> None:
@@ -188,9 +188,9 @@ class GraphNetwork(Network):
         return self._evaluate(row, [u.get(k, next(iter(u.values()))) for k in range(max(u) + 1)], None)
 
     def _evaluate(
-        self, row: Row, u: Sequence[Tensor], context: Context, found: dict[str, Tensor] | None = None
+        self, row: Row, u: Sequence[Tensor], context: Context, contexts: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """v of a row from the states before it; `found` takes the contexts."""
+        """v of a row from the states before it; records the contexts in `contexts`."""
         states, env, batch = self.plan.states, {}, len(u[0])
         trace_input = self.plan.trace.input
 
@@ -202,20 +202,20 @@ class GraphNetwork(Network):
                 env[node] = self._attribute(str(node.target))
             elif node.op == "call_method" and node.target == "size" and node.args[0] is trace_input:
                 env[node] = batch
-            elif node in row.contextual and (found is not None or _has(context, label(node))):
-                env[node] = self._at_context(node, look, context, found)
+            elif node in row.contextual and (contexts is not None or _has(context, label(node))):
+                env[node] = self._at_context(node, look, context, contexts)
             else:
                 args, kwargs = map_arg((node.args, node.kwargs), look)
                 env[node] = call(node, args, kwargs, self.get_submodule)
         return env[row.source] if row.source in env else u[states[row.source]]
 
-    def _at_context(self, node: fx.Node, look: Any, context: Context, found: dict[str, Tensor] | None) -> Tensor:
+    def _at_context(self, node: fx.Node, look: Any, context: Context, contexts: dict[str, Tensor] | None) -> Tensor:
         given = {key: look(item) if isinstance(item, fx.Node) else item for key, item in arguments(node).items()}
         chosen = contextual(name_of(node), given)
         x, key = given["input"], label(node)
-        if found is not None:
-            found[key] = chosen.context(x)
-        value = chosen.apply(x, found[key] if found is not None else context[key])  # type: ignore[index]
+        if contexts is not None:
+            contexts[key] = chosen.context(x)
+        value = chosen.apply(x, contexts[key] if contexts is not None else context[key])  # type: ignore[index]
         for name, operation in (("weight", torch.mul), ("bias", torch.add)):
             if given.get(name) is not None:
                 part = given[name]
@@ -223,11 +223,11 @@ class GraphNetwork(Network):
                 value = operation(value, trailing)
         return value
 
-    def _recording(self, y: Tensor, found: dict[str, Tensor]) -> list[Tensor]:
+    def _recording(self, y: Tensor, contexts: dict[str, Tensor]) -> list[Tensor]:
         u = [y]
         for row in self.plan.rows:
-            u.append(self._activation(row)(self._evaluate(row, u, None, found)))
-        self._evaluate(self.plan.output, u, None, found)
+            u.append(self._activation(row)(self._evaluate(row, u, None, contexts)))
+        self._evaluate(self.plan.output, u, None, contexts)
         return u
 
     def _value(self, node: fx.Node, batch: int) -> Any:

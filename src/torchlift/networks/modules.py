@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_number, check_positive
+from torchlift.core.checks import check_choice, check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 
 
@@ -55,8 +55,8 @@ class Tableau:
     def __post_init__(self) -> None:
         if len(self.a) != len(self.b) or any(len(row) != i for i, row in enumerate(self.a)):
             sizes = [len(row) for row in self.a]
-            wanted = f"rows of a with lengths 0, 1, …, {len(self.b) - 1}"
-            invalid_value("Tableau", wanted, sizes, "Only explicit methods can be unrolled.")
+            expected = f"rows of a with lengths 0, 1, …, {len(self.b) - 1}"
+            invalid_value("Tableau", expected, sizes, "Only explicit methods can be unrolled.")
         for weight in (*self.b, *(entry for row in self.a for entry in row)):
             check_number("Tableau entry", weight)
         if abs(sum(self.b) - 1) > 1e-9:
@@ -79,9 +79,7 @@ def as_tableau(value: Any) -> Tableau:
         return value
     if not isinstance(value, str):
         invalid_type("tableau", "a Tableau or a name", value)
-    if value not in TABLEAUS:
-        invalid_value("tableau", f"one of {', '.join(TABLEAUS)}", repr(value))
-    return TABLEAUS[value]
+    return TABLEAUS[check_choice("tableau", value, TABLEAUS)]
 
 
 class RungeKutta(nn.Module):

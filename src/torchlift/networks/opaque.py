@@ -10,7 +10,8 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import NotRepresentableError
-from torchlift.operators import Context, LinearOperator
+from torchlift.operators import Context
+from torchlift.operators.base import BetweenShapes
 from torchlift.operators.context import context_tensor
 
 
@@ -20,7 +21,7 @@ def state_key(path: str, k: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Jacobian(LinearOperator):
+class Jacobian(BetweenShapes):
     """∂g/∂u_k of an opaque row v = g(u) at the states in the context, by products with vectors.
 
     Arguments:
@@ -37,14 +38,6 @@ class Jacobian(LinearOperator):
     reads: tuple[int, ...]
     from_shape: Shape
     to_shape: Shape
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.from_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.to_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         # y ↦ Jᵀy is linear, and its adjoint is J: reverse mode twice, because not all functions have a forward mode

@@ -66,8 +66,8 @@ def _fold(leaves: list[tuple[str, nn.Module]]) -> list[nn.Module]:
 
 
 def _foldable(module: nn.Module, norm: nn.Module) -> bool:
-    wanted = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
-    return isinstance(module, wanted)
+    affine = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
+    return isinstance(module, affine)
 
 
 def _fused(module: Any, norm: Any) -> nn.Module:
@@ -105,7 +105,7 @@ def _scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_other_forward(module: nn.Module) -> None:
-    """A chain runs the modules one after the other: neither hooks nor a forward of one's own."""
+    """Refuse hooks and overridden forward methods: a chain only runs modules one after the other."""
     for where, child in module.named_modules():
         if isinstance(child, nn.Sequential) and type(child).forward is not nn.Sequential.forward:
             refuse(where or "itself", child, "it has a forward method of its own")
@@ -114,7 +114,7 @@ def _refuse_other_forward(module: nn.Module) -> None:
 
 
 def _refuse_shared_parameters(module: nn.Module) -> None:
-    """One module used twice is fine; one tensor in two modules is not."""
+    """Refuse a tensor that two modules hold; a module that is used twice is fine."""
     owner: dict[int, str] = {}
     for where, child in module.named_modules():
         if isinstance(child, ActivationModule):

@@ -204,14 +204,14 @@ class _Reader:
             if current not in calls and current not in self.states:
                 calls.add(current)
                 waiting.extend(current.all_input_nodes)
-        ordered = tuple(each for each in self.trace.nodes if each in calls)
-        edge = {argument for each in ordered for argument in each.all_input_nodes} | {source}
+        ordered = tuple(call for call in self.trace.nodes if call in calls)
+        edge = {argument for call in ordered for argument in call.all_input_nodes} | {source}
         reads = sorted(self.states[argument] for argument in edge if argument in self.states)
         # sizes of the batch read the input's shape only
-        reads = [k for k in reads if k or any(self._uses_input(each) for each in ordered) or source is self.trace.input]
+        reads = [k for k in reads if k or any(self._uses_input(call) for call in ordered) or source is self.trace.input]
         chosen = tuple(
-            each for each in ordered if kind != "opaque" and is_contextual(each, self.depends.__contains__)
-            and not is_linear(each, self.depends.__contains__)
+            call for call in ordered if kind != "opaque" and is_contextual(call, self.depends.__contains__)
+            and not is_linear(call, self.depends.__contains__)
         )  # fmt: skip
         return Row(node, source, kind, ordered, tuple(reads), chosen)
 

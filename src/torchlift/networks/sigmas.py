@@ -50,7 +50,7 @@ _SIGMAS: dict[str, Callable[..., ProximalActivation]] = {
 
 
 def is_activation(node: fx.Node, changing: Sequence[fx.Node]) -> bool:
-    """Whether a call is a proximal activation of one value; one whose arguments make it none is not."""
+    """True if a call is a proximal activation of one value, its arguments included (a slope above 1 is none)."""
     if node.op == "call_module":
         return bool(node.meta["sigma"])
     name = name_of(node)

@@ -1,4 +1,4 @@
-"""Layers of equal shape in one parameter each."""
+"""Stacks of layers of equal shape, whose weights are one parameter."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def _factories(tracer: _Tracer) -> Iterator[None]:
 
 
 def _needed(output: fx.Node) -> tuple[fx.Node, ...]:
-    """What the output depends on, in order: assertions and counters are left out."""
+    """The calls that the output depends on, in order; assertions and counters are left out."""
     needed = {output}
     for node in reversed(output.graph.nodes):
         if node in needed:

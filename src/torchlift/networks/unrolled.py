@@ -93,9 +93,9 @@ def as_operator(
         operator = _on_samples(Dense(matrix), in_shape, out_shape)
     else:
         invalid_type(where, "a LinearOperator or a matrix", value)
-    for name, wanted, got in (("input", in_shape, operator.in_shape), ("output", out_shape, operator.out_shape)):
-        if wanted is not None and wanted != got:
-            invalid_value(where, f"{name} shape {wanted}", got)
+    for name, expected, got in (("input", in_shape, operator.in_shape), ("output", out_shape, operator.out_shape)):
+        if expected is not None and expected != got:
+            invalid_value(where, f"{name} shape {expected}", got)
     return operator
 
 

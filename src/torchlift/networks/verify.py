@@ -65,7 +65,7 @@ def _difference(output: Tensor, expected: Tensor) -> float | None:
 
 
 def _first_difference(network: GraphNetwork, copy: nn.Module, y: Tensor) -> str:
-    """The first module whose own output no recorded call has, by path."""
+    """The path of the first module whose output matches no recorded call."""
     seen: list[tuple[str, Tensor]] = []
     hooks = [
         part.register_forward_hook(
@@ -84,7 +84,8 @@ def _first_difference(network: GraphNetwork, copy: nn.Module, y: Tensor) -> str:
         for node, value in ((row.source, v), (row.node, z)):
             values.setdefault(node.meta["path"], []).append(value)
     for name, output in seen:
-        own = values.get(name)
-        if own and all(_difference(value, output) is not None for value in own if value.shape == output.shape):
+        recorded = values.get(name, [])
+        comparable = (value for value in recorded if value.shape == output.shape)
+        if recorded and all(_difference(value, output) is not None for value in comparable):
             return name
     return "the output"

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.networks import UnifiedForm
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.fit import definite_factor, few_samples
 from torchlift.objective.objective import Objective
 from torchlift.operators import BlockOperator, Context, Dense, LinearOperator, Scaled
-from torchlift.parallel import Share
 
 
 @torch.no_grad()
-def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | None = None) -> float | None:
+def parameter_bound(objective: Objective, y: Tensor, z: States, shard: Shard = WHOLE) -> float | None:
     """A bound for the parameters with all states fixed; None where they do not enter through dense layers alone.
 
     A row Σ_k A_k x_k + b under a function of curvature c has at most the
@@ -27,7 +27,7 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | N
 
     Arguments:
         z: with u where the coupling is quadratic; else those of a chain, where u = z.
-        share: which samples of a batch these are, where many processes share it.
+        shard: which samples of the batch these are.
     """
     with torch.enable_grad():  # so that tensors know whether they are trained
         form = objective.network.operators()
@@ -40,13 +40,12 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, share: Share | N
             return None
         if not inputs:
             continue
-        keys, amount = set(inputs), row.curvature * squared_norm(torch.cat(list(inputs.values()), 1), share)
+        keys, amount = set(inputs), row.curvature * squared_norm(torch.cat(list(inputs.values()), 1), shard)
         shared = [group for group in groups if group[0] & keys]
         groups = [group for group in groups if not group[0] & keys]
         groups.append((keys.union(*(names for names, _ in shared)), amount + sum(other for _, other in shared)))
     smooth = [r.curvature() for r in objective.parameter_regularisers.values() if r.smooth]
-    samples = len(y) if share is None else share.total
-    worst = max((amount for _, amount in groups), default=0.0) / samples + max(smooth, default=0.0)
+    worst = max((amount for _, amount in groups), default=0.0) / shard.samples(y) + max(smooth, default=0.0)
     return worst if math.isfinite(worst) else None
 
 
@@ -60,7 +59,7 @@ class _Row:
 
     def inputs(self) -> dict[int, Tensor] | None:
         """What each trained weight multiplies, by its address; None where the row is not linear in the weights."""
-        found: dict[int, Tensor] = {}
+        inputs: dict[int, Tensor] = {}
         for operator, x in self.terms:
             if not any(tensor.requires_grad for tensor in operator.tensors().values()):
                 continue
@@ -68,14 +67,14 @@ class _Row:
             if isinstance(factor, Tensor) or not isinstance(block, Dense) or not _is_parameter(block.weight):
                 return None
             key, scaled = block.weight.data_ptr(), factor * x.flatten(1)
-            found[key] = found[key] + scaled if key in found else scaled
+            inputs[key] = inputs[key] + scaled if key in inputs else scaled
         if self.bias is not None and self.bias.requires_grad:
             if not _is_parameter(self.bias):
                 return None
             operator, x = self.terms[0]
             copies = math.prod(operator.out_shape) / self.bias.numel()  # one bias serves all pixels of a channel
-            found[self.bias.data_ptr()] = x.new_full((len(x), 1), math.sqrt(copies))
-        return found
+            inputs[self.bias.data_ptr()] = x.new_full((len(x), 1), math.sqrt(copies))
+        return inputs
 
 
 def _rows(objective: Objective, form: UnifiedForm, y: Tensor, z: States) -> Iterator[_Row]:
@@ -100,15 +99,15 @@ def _is_parameter(tensor: Tensor) -> bool:
 def block_norms(objective: Objective, context: Context = None) -> dict[str, Tensor]:
     """The norms of all blocks of K, M, V and W, one matrix each; the columns of u_0 are left out."""
     form = objective.network.operators()
-    found = {name: _norms(getattr(form, name), context) for name in "KMVW"}
-    return {name: norms if name == "V" else norms[:, 1:] for name, norms in found.items()}
+    matrices = {name: _norms(getattr(form, name), context) for name in "KMVW"}
+    return {name: norms if name == "V" else norms[:, 1:] for name, norms in matrices.items()}
 
 
 def _norms(operator: BlockOperator, context: Context) -> Tensor:
-    found = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
+    norms = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
     for place, block in operator.blocks.items():
-        found[place] = block.norm_bound(context)
-    return found
+        norms[place] = block.norm_bound(context)
+    return norms
 
 
 def coupled_bound(
@@ -133,8 +132,10 @@ def coupled_bound(
         rows_of = {"V": [rho] * len(weights)}
     parts = [_weighted(norms[name][:, columns], factors) for name, factors in rows_of.items()]
     if not free_u:
-        own = [weights[j] * lifting.curvature_z(activations[j]) + _regulariser_curvature(objective, j) for j in rows]
-        parts.append(torch.tensor(own, dtype=torch.float64).sqrt().diag())
+        diagonal = [
+            weights[j] * lifting.curvature_z(activations[j]) + _regulariser_curvature(objective, j) for j in rows
+        ]
+        parts.append(torch.tensor(diagonal, dtype=torch.float64).sqrt().diag())
     stacked = torch.cat(parts)
     if not bool(stacked.isfinite().all()):
         return None
@@ -174,13 +175,13 @@ def state_bound(
     lifting, depth = objective.lifting, len(weights)
     worst = 0.0
     for row in rows:
-        own = weights[row] * lifting.curvature_z(activations[row])
+        diagonal = weights[row] * lifting.curvature_z(activations[row])
         if row + 1 < depth:
             following = weights[row + 1] * lifting.curvature_v(activations[row + 1]) * norms[row + 1] ** 2
             across = weights[row + 1] * norms[row + 1]
         else:
             following, across = objective.loss.curvature() * norms[-1] ** 2, 0.0
-        total = own + following + _regulariser_curvature(objective, row)
+        total = diagonal + following + _regulariser_curvature(objective, row)
         if joint:
             total += across + weights[row] * norms[row]
         worst = max(worst, total)
@@ -192,17 +193,15 @@ def with_ones(u: Tensor) -> Tensor:
     return torch.cat([u.flatten(1), u.new_ones(len(u), 1)], dim=1)
 
 
-def squared_norm(X: Tensor, share: Share | None = None) -> float:
+def squared_norm(X: Tensor, shard: Shard = WHOLE) -> float:
     """‖X‖₂² of a batch, (B, columns).
 
     Where many processes share the batch, XᵀX = S Sᵀ is summed over them and
-    ‖S‖ is the answer; a batch of fewer samples than columns is brought together.
+    ‖S‖ is the answer; a batch of fewer samples than columns is gathered.
     """
-    if share is None:
-        return Dense(X).norm_bound() ** 2
-    if few_samples(share, X.shape[1]):
-        return Dense(share.gather(X)).norm_bound() ** 2
+    if shard.whole or few_samples(shard, X):
+        return Dense(shard.gather(X)).norm_bound() ** 2
     X = X.double()  # as in `norm_bound`
     gram = X.T @ X / len(X)
-    share.mean_(gram)
-    return share.total * Dense(definite_factor(gram[None])[0].T).norm_bound() ** 2
+    shard.mean_(gram)
+    return shard.samples(X) * Dense(definite_factor(gram[None])[0].T).norm_bound() ** 2

@@ -6,22 +6,16 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.solution import Result, SolverError, StepFailure
 from torchlift.objective import free_energy
-from torchlift.objective.layer_part import LayerPart
-from torchlift.objective.objective import Objective
+from torchlift.objective.stage import Stage
 from torchlift.operators import Context
-from torchlift.parallel import Share
 
 
 @torch.no_grad()
 def contrast(
-    objective: Objective,
-    y: Tensor,
-    x: Tensor,
-    context: Context = None,
-    share: Share | None = None,
-    part: LayerPart | None = None,
+    stage: Stage, y: Tensor, x: Tensor, context: Context = None, shard: Shard = WHOLE
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """∇_θ of min_z [L + E(z; θ)] − min_z E(z; θ), as a mean over the batch.
 
@@ -31,39 +25,38 @@ def contrast(
     and the gradients by name.
 
     Arguments:
-        objective: one with a contrastive lifting and a smooth loss.
-        share: which samples of a batch these are, where many processes share it; all of them solve both problems
-            together, see `free_energy.minimise`.
-        part: this process's layers, where those are shared too; the gradients are those of its parameters.
+        stage: the layers here, of an objective with a contrastive lifting and a smooth loss; the gradients are those
+            of their parameters.
+        shard: which samples of the batch these are; all processes solve both problems together, see
+            `free_energy.minimise`.
     """
+    objective = stage.whole
     if not objective.loss.smooth:
         hint = "Use Huber or SquaredError."
         invalid_value("Contrastive lifting, loss", "a smooth loss", type(objective.loss).__name__, hint)
-    output = objective.network(y, context) if part is None else part.forward(y, context)
+    output = stage.forward(y, context)
     loss = y.new_zeros(())  # where the output is elsewhere
     if output is not None:
         objective.loss.check(tuple(output.shape), x, values=False)
         loss = objective.loss.value(output, x).sum() / len(y)
-    if part is not None:
-        part.mesh.sum_(loss, "layers")
-    _refuse_infinite(loss, share)
-    start = objective.initialise(y, context=context) if part is None else part.initialise(y, "forward", context)
-    local, inputs = (objective, y) if part is None else (part.objective, part.room(y))
+    stage.sum_(loss)
+    _refuse_infinite(loss, shard)
+    start = stage.initialise(y, "forward", context)
+    local, inputs = stage.objective, stage.room(y)
     assert local.free is not None  # since the lifting is contrastive
     try:
-        clamped = free_energy.minimise(local.engine, inputs, start, context, x, share)
-        free = free_energy.minimise(local.free, inputs, start, context, share=share)
+        clamped = free_energy.minimise(local.engine, inputs, start, context, x, shard)
+        free = free_energy.minimise(local.free, inputs, start, context, shard=shard)
     except SolverError as error:  # on all processes alike
         raise StepFailure(error.result, f"the lifted variables: {error}") from error
-    found = local.gradients(inputs, x, clamped, context, want="parameters", free=free).parameters
-    if share is not None:
-        share.mean_(loss, *found.values())
-    return loss, y.new_empty(0) if output is None else output, found
+    gradients = local.gradients(inputs, x, clamped, context, want="parameters", free=free).parameters
+    shard.mean_(loss, *gradients.values())
+    return loss, y.new_empty(0) if output is None else output, gradients
 
 
-def _refuse_infinite(loss: Tensor, share: Share | None) -> None:
-    """No minimisation starts there; all processes find out together."""
-    total = loss if share is None else share.mean(loss)
-    if not bool(total.isfinite()):
-        found = "" if share is None else share.mesh.which(share.count > 0 and not bool(loss.isfinite()))
-        raise StepFailure(Result.NOT_FINITE, f"the loss is {float(total)}{found and f', on {found}'}")
+def _refuse_infinite(loss: Tensor, shard: Shard) -> None:
+    """No minimisation starts there; all processes fail together."""
+    mean = shard.mean(loss)
+    if not bool(mean.isfinite()):
+        ranks = shard.which(shard.counted and not bool(loss.isfinite()))
+        raise StepFailure(Result.NOT_FINITE, f"the loss is {float(mean)}{ranks and f', on {ranks}'}")

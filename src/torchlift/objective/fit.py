@@ -9,7 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from torchlift.parallel import Share
+from torchlift.core.shard import WHOLE, Shard
+from torchlift.solvers.momentum import next_momentum
 
 Direction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Θ ↦ the step of the majoriser, and the norm by which it is judged, (J,)."""
@@ -19,16 +20,16 @@ Direction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 class LayerFit:
     """J independent layers: min_Θ (1/B) Σ_i D(z_i, Θ x_i) + ρ/2 ‖Θ − Θ₀‖², with x = (u, 1) where there is a bias.
 
-    Args:
+    Arguments:
         inputs: u, (J, B, in).
         residual: ∇_v D, a function of v (J, B, out).
         curvature: a Lipschitz constant of ∇_v D, (J, 1, 1) or a number.
         anchor: Θ₀ as (weight, bias), or None for zero.
         strength: ρ ≥ 0.
         target: t, (J, B, out), where ∇_v D = c(v − t); None elsewhere.
-        share: which samples of a batch these are, where many processes share it. They stay where they are: XᵀX and
-            TᵀX are summed over the processes once, or RᵀX in every iteration where there is no target, so that all
-            find the same Θ and stop alike.
+        shard: which samples of the batch these are. They stay where they are: XᵀX and TᵀX are summed over the
+            processes once, or RᵀX in every iteration where there is no target, so that all find the same Θ and stop
+            at the same iteration.
     """
 
     inputs: Tensor
@@ -37,13 +38,12 @@ class LayerFit:
     anchor: tuple[Tensor, Tensor | None] | None = None
     strength: float = 0.0
     target: Tensor | None = None
-    share: Share | None = None
+    shard: Shard = WHOLE
 
-    def mean(self, *own: Tensor) -> tuple[Tensor, ...]:
+    def mean(self, *means: Tensor) -> tuple[Tensor, ...]:
         """Means over the whole batch from those over the samples here, which are overwritten; in one exchange."""
-        if self.share is not None:
-            self.share.mean_(*own)
-        return own
+        self.shard.mean_(*means)
+        return means
 
 
 @torch.no_grad()
@@ -58,7 +58,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
     iterations, and it is exact at once where D is quadratic in v. Nesterov's
     extrapolation with restart speeds it up.
 
-    Args:
+    Arguments:
         weight: (J, out, in), where to start.
         bias: (J, out), or None.
         tolerance: stop when the gradient, or the step, has shrunk by this factor, or to rounding.
@@ -69,7 +69,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
         X = torch.cat([X, X.new_ones(*X.shape[:2], 1)], dim=2)
     theta = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], dim=2)
     anchor = torch.zeros_like(theta) if problem.anchor is None else _joined(*problem.anchor)
-    descent = _by_sums if problem.share is not None and problem.target is not None else _by_samples
+    descent = _by_sums if not problem.shard.whole and problem.target is not None else _by_samples
     direction = descent(problem, X, anchor)
     ahead, momentum, first = theta, 1.0, None
     for _ in range(steps):
@@ -81,7 +81,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
             theta = ahead
             break
         new = ahead - step
-        following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
+        following = next_momentum(momentum)
         # the step turns against the momentum: start anew (gradient restart)
         turned = float(((ahead - new) * (new - theta)).sum()) > 0
         extrapolation = 0.0 if turned else (momentum - 1) / following
@@ -143,9 +143,9 @@ def definite_factor(gram: Tensor, strength: float = 0.0) -> Tensor:
     return torch.linalg.cholesky(gram + torch.diag_embed(scale.expand_as(diagonal)))
 
 
-def few_samples(share: Share, columns: int) -> bool:
-    """Whether a batch has fewer samples than X has columns: then they are less to send than XᵀX, which is singular."""
-    return share.total < columns
+def few_samples(shard: Shard, X: Tensor, columns: int | None = None) -> bool:
+    """Whether a batch has fewer samples than X has columns: they are less to send than XᵀX, which is singular."""
+    return shard.samples(X) < (X.shape[1] if columns is None else columns)
 
 
 def _joined(weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchlift.core.problem import Problem
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.tensors import Factor, Point
 from torchlift.objective.engine import Engine, States
 from torchlift.operators import Context
-from torchlift.parallel import MeshSharing, Share
 from torchlift.solvers import FISTA, Backtracking, Stopping, solve
-
-
-@dataclass(frozen=True)
-class NoLoss:
-    """A loss that is always zero."""
-
-    def value(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return prediction.new_zeros(len(prediction))
-
-    def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return torch.zeros_like(prediction)
 
 
 def minimise(
@@ -33,17 +21,17 @@ def minimise(
     z: States,
     context: Context = None,
     x: Tensor | None = None,
-    share: Share | None = None,
+    shard: Shard = WHOLE,
 ) -> States:
     """argmin_z L(K u + d) + Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
 
-    Args:
-        engine: of a setting with `NoLoss` for the free energy.
+    Arguments:
+        engine: of a setting with `ZeroLoss` for the free energy.
         x: the target, for the clamped energy.
-        share: which samples of a batch these are, where many processes share it. Samples do not meet, but all of
-            them take the same steps and stop together, or their minimisers would differ by what the tolerance leaves.
+        shard: which samples of the batch these are. The problem is one per sample, but all processes take the same
+            steps and stop together, or their minimisers would differ by what the tolerance leaves.
     """
-    problem = Energy(engine, y, y if x is None else x, z, context, share)  # NoLoss never reads a target
+    problem = Energy(engine, y, y if x is None else x, z, context, shard)  # ZeroLoss never reads a target
     precision = torch.finfo(y.dtype).eps ** (2 / 3)
     stopping = Stopping(max_steps=5000, change=None, residual=precision)
     start = Point({"states": z.buffers}, problem.sharing)
@@ -54,11 +42,9 @@ def minimise(
 class Energy(Problem):
     """The energy of a batch as a problem in its states, a mean over the samples of all processes that share it."""
 
-    def __init__(
-        self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context, share: Share | None = None
-    ) -> None:
-        self.engine, self.y, self.x, self.context, self.share = engine, y, x, context, share
-        self.sharing = None if share is None else MeshSharing(share.mesh, copied="", counted=share.count > 0)
+    def __init__(self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context, shard: Shard = WHOLE) -> None:
+        self.engine, self.y, self.x, self.context, self.shard = engine, y, x, context, shard
+        self.sharing = shard.sharing()
         self.activations = engine.network.operators().activations
         self._states = z.clone()
 
@@ -76,7 +62,7 @@ class Energy(Problem):
         lifting, loss = self.engine.setting.lifting, self.engine.setting.loss
         seen = self.engine.evaluate(self.y, self.load(point), self.context)
         terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in seen.parts)
-        total = sum(float(each.sum()) for each in terms) + float(loss.value(seen.output, self.x).sum())
+        total = sum(float(term.sum()) for term in terms) + float(loss.value(seen.output, self.x).sum())
         return self._mean(total)
 
     def nonsmooth_value(self, point: Point) -> float:
@@ -85,15 +71,15 @@ class Energy(Problem):
         return self._mean(sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows))
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
-        found = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
-        scale = 1.0 if self.share is None else self.share.scale
-        return point.like(found.z.buffers if scale == 1.0 else [buffer * scale for buffer in found.z.buffers])
+        gradients = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
+        scale = self.shard.scale
+        return point.like(gradients.z.buffers if scale == 1.0 else [buffer * scale for buffer in gradients.z.buffers])
 
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
         step = steps["states"]
         assert not isinstance(step, tuple)  # one step for all states
         lifting, weights = self.engine.setting.lifting, self.engine.setting.weights
-        states, total = self.load(point), len(self.y) if self.share is None else self.share.total
+        states, total = self.load(point), self.shard.samples(self.y)
         rows = zip(self.activations, states, weights, strict=True)
         for activation, layer, weight in rows:
             layer.copy_(lifting.prox_z(activation, layer, step / total, weight))
@@ -103,7 +89,5 @@ class Energy(Problem):
         return False
 
     def _mean(self, total: float) -> float:
-        """The mean over all samples, summed over all layers, from the sum over what is here."""
-        if self.share is None:
-            return total / len(self.y)
-        return self.share.mesh.sum_numbers([total / self.share.total if self.share.count else 0.0])[0]
+        """The mean over all samples, summed over all layers, from the sum over the samples and layers here."""
+        return self.shard.sum([total / self.shard.samples(self.y)])[0]

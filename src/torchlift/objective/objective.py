@@ -30,6 +30,7 @@ from torchlift.objective.engine import (
 )
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
+from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class Objective:
     """The mean over samples of L(K u + d) + C(M u, V z) + Σ_j D_j(z_j, (W u + b)_j), plus regularisers.
 
-    Args:
+    Arguments:
         network: any network in the unified form.
         lifting: how z = σ(W u + b) is relaxed; Bregman by default.
         loss: L; squared error by default.
@@ -171,7 +172,7 @@ class Objective:
     ) -> Gradients:
         """Gradients of everything that is smooth, in the lifted variables and in the parameters.
 
-        Args:
+        Arguments:
             out: gradients of an earlier call on a batch of the same size, to be overwritten.
             want: "states" or "parameters" to leave the other half out.
             free: minimiser of the free energy, for contrastive objectives; found here by default.
@@ -208,11 +209,11 @@ class Objective:
     ) -> list[Tensor]:
         """`prox_states` for some layers, counted from 0, each with its own step."""
         activations, weights = self.network.operators().activations, self.engine.setting.weights
-        found = []
+        moved = []
         for row, layer, step in zip(rows, layers, steps, strict=True):
             regulariser, share = self.state_regularisers.get(row + 1), step / layer.shape[0]
-            found.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
-        return found
+            moved.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
+        return moved
 
     @torch.no_grad()
     def prox_parameters(
@@ -226,8 +227,8 @@ class Objective:
         result = dict(parameters)
         for name, regulariser in self.parameter_regularisers.items():
             if name in result and not regulariser.smooth:
-                own = step[name] if isinstance(step, Mapping) else step
-                result[name] = regulariser.prox(result[name], own)
+                size = step[name] if isinstance(step, Mapping) else step
+                result[name] = regulariser.prox(result[name], size)
         return result
 
     # -- details ------------------------------------------------------------------------------------------------------
@@ -271,13 +272,13 @@ class Objective:
     def _state_value(self, z: States, like: Tensor, smooth: bool | None = None) -> Tensor:
         """The regularisers on states: all, or only those that are (not) smooth."""
         chosen = [(layer, r) for layer, r in self.state_regularisers.items() if smooth in (None, r.smooth)]
-        values = [regulariser.value(z[layer - 1].to(like.dtype)) for layer, regulariser in chosen]
+        values = [regulariser.value(z[layer - 1].to(like.dtype)).sum() for layer, regulariser in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
     def _parameter_value(self, like: Tensor, smooth: bool | None = None) -> Tensor:
         """The regularisers on parameters: all, or only those that are (not) smooth."""
         chosen = [(name, r) for name, r in self.parameter_regularisers.items() if smooth in (None, r.smooth)]
-        values = [regulariser.value(self.network.get_parameter(name).detach()) for name, regulariser in chosen]
+        values = [r.value(self.network.get_parameter(name).detach()).sum() for name, r in chosen]
         return torch.stack(values).sum() if values else like.new_zeros(())
 
     def _subtract_free_gradients(self, y: Tensor, context: Context, result: Gradients, free: States | None) -> None:
@@ -301,8 +302,8 @@ class Objective:
         cotangent = self.loss.grad(output.detach(), x) / len(y)
         grads = torch.autograd.grad(output, list(parameters.values()), cotangent, allow_unused=True)
         pairs = zip(parameters.items(), grads, strict=True)
-        found = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
-        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), found)
+        gradients = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
+        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), gradients)
 
     def _forward_states(self, y: Tensor, context: Context) -> States:
         return initialise(self.network, self.layout, y, "forward", context)
@@ -325,8 +326,8 @@ class Objective:
     def _check_states(self, z: States, batch: int) -> None:
         _instance("Objective states", z, States).check(self.layout, batch)
         if (self.coupling is not None) != (z.u is not None):
-            wanted = "states with u" if self.coupling is not None else "states without u"
-            invalid_value("Objective states", wanted, "the other kind", "Use this objective's `initialise`.")
+            expected = "states with u" if self.coupling is not None else "states without u"
+            invalid_value("Objective states", expected, "the other kind", "Use this objective's `initialise`.")
         if self.lifting.hard:
             hint = "Call it without states; the network computes them."
             invalid_value("Conventional lifting", "no lifted variables", "states", hint)
@@ -359,7 +360,7 @@ def _dense_engine(engine: Engine) -> StackedEngine | None:
 
 
 def _free_engine(engine: Engine) -> Engine:
-    return type(engine)(engine.network, replace(engine.setting, loss=free_energy.NoLoss()))
+    return type(engine)(engine.network, replace(engine.setting, loss=ZeroLoss()))
 
 
 def _instance(where: str, value: object, kind: type[T]) -> T:

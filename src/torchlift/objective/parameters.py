@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import MACQP
-from torchlift.liftings.quadratic import QuadraticLifting
+from torchlift.liftings.classical import QuadraticLifting
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.engine.stacked import Segment
 from torchlift.objective.fit import LayerFit, few_samples, fit
 from torchlift.objective.objective import Objective
-from torchlift.parallel import Share
 from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
 
 
@@ -47,7 +47,7 @@ def minimise_parameters(
     tolerance: float,
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
-    share: Share | None = None,
+    shard: Shard = WHOLE,
 ) -> dict[str, Tensor] | None:
     """New values of all parameters, or None where a layer is not dense or a regulariser is not one ridge for all.
 
@@ -55,13 +55,12 @@ def minimise_parameters(
     (`fit`), MAC-QP through Levenberg–Marquardt, the output layer through the
     majoriser of its loss.
 
-    Args:
+    Arguments:
         near, strength: add strength/2 ‖θ − near‖².
-        share: which samples of a batch these are, where many processes share it. The majoriser needs no more than
-            sums of XᵀX, and of TᵀX (quadratic penalties and losses) or RᵀX (others), over all samples. These are
-            brought together in two cases: in batches of fewer samples than a layer has inputs, where XᵀX is larger
-            than they are and singular; and for MAC-QP, whose matrices of Gauss and Newton change with every iterate
-            and are larger still.
+        shard: which samples of the batch these are. The majoriser needs no more than sums of XᵀX, and of TᵀX
+            (quadratic penalties and losses) or RᵀX (others), over all samples. The samples are gathered in two cases:
+            in batches of fewer samples than a layer has inputs, where XᵀX is larger than they are and singular; and
+            for MAC-QP, whose Gauss–Newton matrices change with every iterate and are larger still.
     """
     if not can_minimise(objective):
         return None
@@ -69,7 +68,7 @@ def minimise_parameters(
     assert engine is not None  # since `can_minimise`
     outputs = _laid_out(engine, z, y)
     inputs = outputs if z.u is None else _laid_out(engine, z.u, y)
-    return minimise_layers(objective, engine, y, x, outputs, tolerance, near, strength, share, inputs)
+    return minimise_layers(objective, engine, y, x, outputs, tolerance, near, strength, shard, inputs)
 
 
 def can_minimise(objective: Objective) -> bool:
@@ -82,10 +81,10 @@ def _laid_out(engine: StackedEngine, states: States, y: Tensor) -> States:
     """The states in the layout of an engine; a copy unless they are in it."""
     if states.layout == engine.layout:
         return states
-    found = engine.layout.allocate(len(y), y)
-    for slot, layer in zip(found, states, strict=True):
+    copy = engine.layout.allocate(len(y), y)
+    for slot, layer in zip(copy, states, strict=True):
         slot.copy_(layer)
-    return found
+    return copy
 
 
 @torch.no_grad()
@@ -98,7 +97,7 @@ def minimise_layers(
     tolerance: float,
     near: Mapping[str, Tensor] | None = None,
     strength: float = 0.0,
-    share: Share | None = None,
+    shard: Shard = WHOLE,
     u: States | None = None,
 ) -> dict[str, Tensor]:
     """`minimise_parameters` by an engine of dense layers, which may be without the output layer.
@@ -108,29 +107,29 @@ def minimise_layers(
     """
     u = z if u is None else u
     total = (_ridge(objective) or 0.0) + strength
-    values = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
-    anchor = Anchor(total, values)
-    found: dict[str, Tensor] = {}
+    scaled = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
+    anchor = Anchor(total, scaled)
+    values: dict[str, Tensor] = {}
     for (segment, inputs, _), (_, _, outputs) in zip(engine.dense_layers(y, u), engine.dense_layers(y, z), strict=True):
-        newton, sharing = isinstance(objective.lifting, MACQP), share
-        if share is not None and (newton or few_samples(share, inputs.shape[2] + 1)):
-            inputs, outputs, sharing = share.gather(inputs, 1), share.gather(outputs, 1), None
+        newton, local = isinstance(objective.lifting, MACQP), shard
+        if newton or few_samples(shard, y, inputs.shape[2] + 1):
+            inputs, outputs, local = shard.gather(inputs, 1), shard.gather(outputs, 1), WHOLE
         if newton:
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
-            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, sharing)
-        _store(found, segment, *new)
+            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, local)
+        _store(values, segment, *new)
     if engine.tail is None:
-        return found
+        return values
     last, target, loss = u[-1].to(y.dtype) if len(u) else y, x, objective.loss
-    if share is not None and few_samples(share, last.shape[1] + 1):
-        last, target, share = share.gather(last), share.gather(x), None
+    if few_samples(shard, y, last.shape[1] + 1):
+        last, target, shard = shard.gather(last), shard.gather(x), WHOLE
     quadratic = target[None] if isinstance(loss, SquaredError) else None
     problem = LayerFit(
-        last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, share=share
+        last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, shard=shard
     )
-    _store(found, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
-    return found
+    _store(values, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
+    return values
 
 
 def _majorised(
@@ -140,7 +139,7 @@ def _majorised(
     outputs: Tensor,
     anchor: Anchor,
     tolerance: float,
-    share: Share | None,
+    shard: Shard,
 ) -> tuple[Tensor, Tensor | None]:
     lifting, activation, mu = objective.lifting, segment.activation, segment.weight
     curvature = mu * lifting.curvature_v(activation)
@@ -149,7 +148,7 @@ def _majorised(
         return lifting.grad_v(activation, outputs, v, mu)
 
     target = outputs if isinstance(lifting, QuadraticLifting) else None
-    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, share=share), anchor, tolerance)
+    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, shard=shard), anchor, tolerance)
 
 
 def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) -> tuple[Tensor, Tensor | None]:
@@ -159,11 +158,11 @@ def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) 
     return fit(replace(problem, anchor=near, strength=anchor.strength), weights.W, bias, tolerance)
 
 
-def _store(found: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:
+def _store(values: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:
     run = segment.dense
-    segment.part_of(found, run.weight_name, run.weight).copy_(weight)
+    segment.part_of(values, run.weight_name, run.weight).copy_(weight)
     if run.bias is not None and bias is not None:
-        segment.part_of(found, run.bias_name, run.bias).copy_(bias)
+        segment.part_of(values, run.bias_name, run.bias).copy_(bias)
 
 
 def _ridge(objective: Objective) -> float | None:
@@ -183,7 +182,7 @@ def _levenberg_marquardt(
     """MAC-QP: ½‖√(μ/B)(σ(Wu + b) − z)‖² + ρ/2‖Θ − Θ₀‖², layer by layer."""
     weights = segment.weights()
     near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
-    found = []
+    layers = []
     for i in range(segment.count):
         bias = None if weights.b is None else weights.b[i, 0]
         theta = _joined(weights.W[i], bias)
@@ -194,8 +193,8 @@ def _levenberg_marquardt(
         stopping = Stopping(max_steps=50, change=None, residual=max(tolerance, 1e-12))
         start = Point({"x": theta.flatten()})
         solution = solve(NonlinearLeastSquares(residual), GaussNewton(), start, stopping=stopping, record_every=0)
-        found.append(solution.point["x"][0].view_as(theta))
-    joint = torch.stack(found)
+        layers.append(solution.point["x"][0].view_as(theta))
+    joint = torch.stack(layers)
     return (joint, None) if weights.b is None else (joint[..., :-1].contiguous(), joint[..., -1].contiguous())
 
 

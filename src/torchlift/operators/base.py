@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_batch, check_number, check_tensor
+from torchlift.core.checks import Shape, check_batch, check_number, check_shape, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.operators import norms, tree
 from torchlift.operators.context import Context, context_tensor
@@ -112,6 +112,39 @@ class LinearOperator(ABC):
     def symbol(self) -> str:
         """A short name for pictures of block operators."""
         return type(self).__name__
+
+
+class OnShape(LinearOperator):
+    """An operator with a field `shape`, that of one input and, unless it says otherwise, of one output."""
+
+    shape: Shape
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.shape
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.shape
+
+
+class BetweenShapes(LinearOperator):
+    """An operator with fields `from_shape` and `to_shape`, those of one input and of one output."""
+
+    from_shape: Shape
+    to_shape: Shape
+
+    def __post_init__(self) -> None:
+        for name in ("from_shape", "to_shape"):
+            object.__setattr__(self, name, check_shape(f"{type(self).__name__} {name}", getattr(self, name)))
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.from_shape
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.to_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,8 +293,8 @@ class Sum(LinearOperator):
         flat = _flatten("Sum", Sum, operators)
         for other in flat[1:]:
             if (other.in_shape, other.out_shape) != (flat[0].in_shape, flat[0].out_shape):
-                wanted = f"{_name(other)} to have the shapes {_arrow(flat[0])} of {_name(flat[0])}"
-                invalid_value("Sum", wanted, _arrow(other))
+                expected = f"{_name(other)} to have the shapes {_arrow(flat[0])} of {_name(flat[0])}"
+                invalid_value("Sum", expected, _arrow(other))
         object.__setattr__(self, "operators", flat)
 
     @property

@@ -46,11 +46,11 @@ class BlockOperator:
             if not (0 <= i < len(self.row_shapes) and 0 <= j < len(self.column_shapes)):
                 grid = f"{len(self.row_shapes)} x {len(self.column_shapes)}"
                 invalid_value(f"BlockOperator block {(i, j)}", f"a position inside the {grid} grid", (i, j))
-            wanted = (self.row_shapes[i], self.column_shapes[j])
-            if (block.out_shape, block.in_shape) != wanted:
+            expected = (self.row_shapes[i], self.column_shapes[j])
+            if (block.out_shape, block.in_shape) != expected:
                 invalid_value(
                     f"BlockOperator block {(i, j)}",
-                    f"output and input shapes {wanted[0]} and {wanted[1]}",
+                    f"output and input shapes {expected[0]} and {expected[1]}",
                     f"{block.out_shape} and {block.in_shape} ({type(block).__name__})",
                 )
         rows: list[list[tuple[int, LinearOperator]]] = [[] for _ in self.row_shapes]

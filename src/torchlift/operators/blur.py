@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from torchlift.core.checks import Shape, check_positive, check_size, check_tensor
+from torchlift.core.checks import check_choice, check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 
 Boundary = Literal["zero", "replicate", "reflect", "symmetric", "circular"]
 
 
 @dataclass(frozen=True, eq=False)
-class Blur(LinearOperator):
+class Blur(OnShape):
     """x ↦ k ∗ x in each channel, true convolution with an odd-sized kernel (kh, kw), output of equal size.
 
     Pixels outside an image (a b c d) are taken as
@@ -41,22 +41,13 @@ class Blur(LinearOperator):
         if len(size) != 2 or size[0] % 2 == 0 or size[1] % 2 == 0:
             hint = "Add a row or column of zeros to give a kernel a centre."
             invalid_value("Blur kernel", "shape (kh, kw) with odd kh and kw", size, hint)
-        if self.boundary not in get_args(Boundary):
-            invalid_value("Blur boundary", f"one of {', '.join(get_args(Boundary))}", repr(self.boundary))
+        check_choice("Blur boundary", self.boundary, get_args(Boundary))
         for pixels, taps in zip(shape[1:], size, strict=True):
             reach = _reach(self.boundary, pixels)
             if taps // 2 > reach:
-                wanted = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
-                invalid_value("Blur kernel", wanted, size)
+                expected = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
+                invalid_value("Blur kernel", expected, size)
         object.__setattr__(self, "shape", shape)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         # torch correlates, so the kernel is turned; channels join the batch, which needs no copies of the kernel
@@ -147,7 +138,7 @@ def _per_channel(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 class _Correlation(torch.autograd.Function):
-    """conv2d of single channels, whose way back is another conv2d: ten times as fast as torch's own."""
+    """conv2d of single channels whose backward pass is another conv2d, ten times as fast as torch's."""
 
     generate_vmap_rule = True
 

@@ -55,8 +55,8 @@ class Conv2d(LinearOperator):
         weight = _check_weight("Conv2d weight", self.weight, "(out, in / groups, kh, kw)")
         groups = check_groups("Conv2d groups", self.groups, input=shape[0], output=weight.shape[0])
         if weight.shape[1] * groups != shape[0]:
-            wanted = f"{shape[0]} / {groups} input channels on axis 1 for input_shape {shape}"
-            invalid_value("Conv2d weight", wanted, tuple(weight.shape))
+            expected = f"{shape[0]} / {groups} input channels on axis 1 for input_shape {shape}"
+            invalid_value("Conv2d weight", expected, tuple(weight.shape))
         stride = check_pair("Conv2d stride", self.stride)
         dilation = check_pair("Conv2d dilation", self.dilation)
         extent = window_extent(weight.shape[2:], dilation)
@@ -78,6 +78,11 @@ class Conv2d(LinearOperator):
     @property
     def out_shape(self) -> Shape:
         return (self.weight.shape[0], *self._output_size)
+
+    @property
+    def margins(self) -> tuple[Pair, Pair]:
+        """Zeros before the first row and column, and after the last ones."""
+        return self._lead, self._trail
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return self.affine(x, None)
@@ -142,16 +147,16 @@ class ConvTranspose2d(LinearOperator):
         weight = _check_weight("ConvTranspose2d weight", self.weight, "(in, out / groups, kh, kw)")
         check_groups("ConvTranspose2d groups", self.groups, input=shape[0])
         if weight.shape[0] != shape[0]:
-            wanted = f"{shape[0]} input channels on axis 0 for input_shape {shape}"
-            invalid_value("ConvTranspose2d weight", wanted, tuple(weight.shape))
+            expected = f"{shape[0]} input channels on axis 0 for input_shape {shape}"
+            invalid_value("ConvTranspose2d weight", expected, tuple(weight.shape))
         stride = check_pair("ConvTranspose2d stride", self.stride)
         dilation = check_pair("ConvTranspose2d dilation", self.dilation)
         padding = check_pair("ConvTranspose2d padding", self.padding, minimum=0)
         spare = check_pair("ConvTranspose2d output_padding", self.output_padding, minimum=0)
         _store(self, input_shape=shape, stride=stride, dilation=dilation, padding=padding, output_padding=spare)
         if any(extra >= max(steps) for extra, *steps in zip(spare, stride, dilation, strict=True)):
-            wanted = f"less than the stride {stride} or the dilation {dilation}"
-            invalid_value("ConvTranspose2d output_padding", wanted, spare)
+            expected = f"less than the stride {stride} or the dilation {dilation}"
+            invalid_value("ConvTranspose2d output_padding", expected, spare)
         reach = _transposed_size(self, shape[1:], padding)
         size = reach[0] + spare[0], reach[1] + spare[1]
         if min(size) < 1:
@@ -177,10 +182,10 @@ class ConvTranspose2d(LinearOperator):
         return x if x.shape[-2:] == (height, width) else x[..., :height, :width]
 
 
-def _check_weight(where: str, weight: object, wanted: str) -> Tensor:
+def _check_weight(where: str, weight: object, expected: str) -> Tensor:
     tensor = check_tensor(where, weight)
     if tensor.ndim != 4 or 0 in tensor.shape:
-        invalid_value(where, f"a non-empty tensor of shape {wanted}", tuple(tensor.shape))
+        invalid_value(where, f"a non-empty tensor of shape {expected}", tuple(tensor.shape))
     return tensor
 
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_shape, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 
 
 @dataclass(frozen=True, eq=False)
-class Diagonal(LinearOperator):
+class Diagonal(OnShape):
     """x ↦ s ⊙ x for a tensor s that broadcasts to `shape`: a batch norm in eval mode has one s per channel."""
 
     factor: Tensor
@@ -24,14 +24,6 @@ class Diagonal(LinearOperator):
         pairs = zip(reversed(size), reversed(self.shape), strict=False)
         if len(size) > len(self.shape) or any(a not in (1, b) for a, b in pairs):
             invalid_value("Diagonal factor", f"a shape that broadcasts to {self.shape}", size)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return x * self.factor

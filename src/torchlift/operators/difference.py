@@ -10,11 +10,11 @@ from torch.nn.functional import pad
 
 from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 
 
 @dataclass(frozen=True, eq=False)
-class FiniteDifference(LinearOperator):
+class FiniteDifference(OnShape):
     """The image gradient ∇ from (C, H, W) to (2, C, H, W), with Neumann boundary:
 
         (∇x)[0, c, i, j] = x[c, i+1, j] − x[c, i, j]   for i < H − 1, else 0,
@@ -31,10 +31,6 @@ class FiniteDifference(LinearOperator):
         if len(shape) < 2:
             invalid_value("FiniteDifference shape", "a shape (channels, height, width)", shape)
         object.__setattr__(self, "shape", shape)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 
 
 @dataclass(frozen=True, eq=False)
-class Fourier(LinearOperator):
+class Fourier(OnShape):
     """x ↦ F x, the orthonormal two-dimensional Fourier transform with the frequency 0 in the middle.
 
     Magnetic resonance imaging measures some of the coefficients: `Mask(shape=(2, H, W)) @ Fourier((1, H, W))`, with
@@ -32,10 +32,6 @@ class Fourier(LinearOperator):
         if shape[0] not in (1, 2):
             invalid_value("Fourier shape", "one channel (real) or two (real and imaginary part)", shape)
         object.__setattr__(self, "shape", shape)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:

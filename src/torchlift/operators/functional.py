@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_shape
+from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import BetweenShapes, Context
 
 
 @dataclass(frozen=True, eq=False)
-class Functional(LinearOperator):
+class Functional(BetweenShapes):
     """x ↦ f(x, *held), or f(x, c, *held) with a tensor c of the context.
 
     A linear map is its own derivative, so its adjoint is its vector–Jacobian
@@ -38,16 +38,7 @@ class Functional(LinearOperator):
     def __post_init__(self) -> None:
         if not callable(self.function):
             invalid_type("Functional function", "a function", self.function)
-        object.__setattr__(self, "from_shape", check_shape("Functional from_shape", self.from_shape))
-        object.__setattr__(self, "to_shape", check_shape("Functional to_shape", self.to_shape))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.from_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.to_shape
+        super().__post_init__()
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         if self.key is None:

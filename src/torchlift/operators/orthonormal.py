@@ -13,19 +13,18 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 from torchlift.operators.transforms import cosines
 
 
-class Orthonormal(LinearOperator):
+class Orthonormal(OnShape):
     """A transform Q of each channel of (C, H, W) with QᵀQ = QQᵀ = I, so that the adjoint is the inverse.
 
     With a `block` each block × block square is transformed by itself; squares at the lower and right border are
     smaller where `block` does not divide the size.
     """
 
-    shape: Shape
     block: int | None
 
     @abstractmethod
@@ -35,14 +34,6 @@ class Orthonormal(LinearOperator):
     @abstractmethod
     def _synthesis(self, x: Tensor) -> Tensor:
         """Qᵀ of images on the last two axes, of any size."""
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return self._analysis(x) if self.block is None else _in_blocks(x, self.block, self._analysis)

@@ -75,16 +75,16 @@ class PhysicsOperator(LinearOperator):
         return self.map_tensors(lambda _, tensor: copy.deepcopy(tensor, memo))
 
     def _call(self, method: str, x: Tensor, context: Context) -> Tensor:
-        argument, values, own = x, self.values, self._parameters(context)
+        argument, values, parameters = x, self.values, self._parameters(context)
         if self.only is not None:
             argument, values = x.to(self.only), tuple(value.to(self.only) for value in values)
-            own = {name: value.to(self.only) for name, value in own.items()}
+            parameters = {name: value.to(self.only) for name, value in parameters.items()}
         held = dict(zip(self.names, values, strict=True))
         # a physics keeps the parameters it is called with: they are put in like all others, and taken out again
-        held |= {path: own[name] for path, name in _buffers(self.physics).items() if name in own}
+        held |= {path: parameters[name] for path, name in _buffers(self.physics).items() if name in parameters}
         state = {f"physics.{path}": value for path, value in held.items()}
-        found = functional_call(_Method(self.physics, method), state, (argument,), own)
-        return found.to(x.dtype) if isinstance(found, Tensor) and found.is_floating_point() else found
+        measured = functional_call(_Method(self.physics, method), state, (argument,), parameters)
+        return measured.to(x.dtype) if isinstance(measured, Tensor) and measured.is_floating_point() else measured
 
     def _parameters(self, context: Context) -> dict[str, Tensor]:
         """What the context says about parameters of the physics."""
@@ -93,8 +93,8 @@ class PhysicsOperator(LinearOperator):
         if not isinstance(context, Mapping):
             hint = "Pass context={'mask': tensor}, with the name that the physics has for it."
             invalid_value(f"{self.symbol()} context", "tensors by name", "one tensor without a name", hint)
-        known = set(_buffers(self.physics).values())
-        return {name: value for name, value in context.items() if name in known}
+        names = set(_buffers(self.physics).values())
+        return {name: value for name, value in context.items() if name in names}
 
 
 class _Method(nn.Module):
@@ -188,23 +188,23 @@ def _try(where: str, operator: PhysicsOperator, context: Context, batch: int) ->
 
 def _judge(where: str, trial: _Trial) -> Shape:
     """The shape of measurements, if the physics is a linear map with its adjoint."""
-    found, shape = trial.of_a, tuple(trial.a.shape[1:])
-    if found.ndim < 2 or len(found) != len(trial.a):
-        _refuse(where, f"one measurement for each of {len(trial.a)} images", f"shape {tuple(found.shape)}")
+    measured, shape = trial.of_a, tuple(trial.a.shape[1:])
+    if measured.ndim < 2 or len(measured) != len(trial.a):
+        _refuse(where, f"one measurement for each of {len(trial.a)} images", f"shape {tuple(measured.shape)}")
     if trial.back.shape != trial.a.shape:
         _refuse(where, f"an adjoint that gives images of shape {shape}", f"shape {tuple(trial.back.shape[1:])}")
-    difference, size = float((trial.of_both - 2.5 * found + trial.of_b).norm()), float(trial.of_both.norm())
+    difference, size = float((trial.of_both - 2.5 * measured + trial.of_b).norm()), float(trial.of_both.norm())
     if not difference <= TOLERANCE * size:
         got = f"A(2.5a − b) that differs from 2.5A(a) − A(b) by {difference:.1e}, where its norm is {size:.1e}"
         invalid_value(where, "a linear physics", got, "Only linear forward models have an adjoint.")
     # ⟨A a, A b⟩ = ⟨a, Aᵀ A b⟩
-    difference = abs(float((found * trial.of_b).sum() - (trial.a * trial.back).sum()))
-    size = float(found.norm() * trial.of_b.norm())
+    difference = abs(float((measured * trial.of_b).sum() - (trial.a * trial.back).sum()))
+    size = float(measured.norm() * trial.of_b.norm())
     if not difference <= TOLERANCE * size:
         hint = "deepinv.physics.adjoint_function makes an exact adjoint from A."
         got = f"one that differs by {difference / size:.1e} of the norms"
         invalid_value(where, "a physics whose A_adjoint is the adjoint of its A", got, hint)
-    return tuple(found.shape[1:])
+    return tuple(measured.shape[1:])
 
 
 def _refuse(where: str, expected: str, got: str) -> NoReturn:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_number, check_size
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 
 
 @dataclass(frozen=True, eq=False)
-class Radon(LinearOperator):
+class Radon(OnShape):
     """x ↦ line integrals over parallel rays: (C, H, W) to (C, angles, detectors).
 
     With coordinates from the centre of the image (p to the right, q upwards), ray t at angle θ is the line
@@ -48,10 +48,6 @@ class Radon(LinearOperator):
         count = diagonal if self.detectors is None else check_size("Radon detectors", self.detectors)
         for name, value in (("shape", shape), ("angles", angles), ("detectors", count)):
             object.__setattr__(self, name, value)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:

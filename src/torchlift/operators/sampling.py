@@ -8,12 +8,12 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import Pair, check_image_shape, check_pair
 
 
 @dataclass(frozen=True, eq=False)
-class DownSample(LinearOperator):
+class DownSample(OnShape):
     """x ↦ x[:, ::s, ::t], the pixels on a coarser grid; the adjoint puts zeros between them.
 
     Super-resolution usually has a blur before it, `DownSample(shape, 2) @ Blur(kernel, shape)`; means over squares
@@ -33,10 +33,6 @@ class DownSample(LinearOperator):
             invalid_value("DownSample factor", f"at most the size {shape[1:]} of the image", factor)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "factor", factor)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:

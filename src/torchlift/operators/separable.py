@@ -9,13 +9,13 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, OnShape
 from torchlift.operators.geometry import check_image_shape
 from torchlift.operators.transforms import cosines
 
 
 @dataclass(frozen=True, eq=False)
-class Separable(LinearOperator):
+class Separable(OnShape):
     """X ↦ R X Cᵀ in each channel: the matrix R ⊗ C of (HW)² entries from H² + W² numbers, which can be learned.
 
     Arguments:
@@ -40,10 +40,6 @@ class Separable(LinearOperator):
         """The orthonormal cosine transform as a start of learned transforms."""
         channels, height, width = check_image_shape("Separable.cosine shape", shape)
         return cls(cosines(height).to(dtype), cosines(width).to(dtype), (channels, height, width))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:

@@ -9,25 +9,17 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import BetweenShapes, Context, OnShape
 
 
 @dataclass(frozen=True, eq=False)
-class Identity(LinearOperator):
+class Identity(OnShape):
     """x ↦ x; a multiple of the identity is `c * Identity(shape)`."""
 
     shape: Shape
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", check_shape("Identity shape", self.shape))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return x
@@ -47,25 +39,16 @@ class Identity(LinearOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class Reshape(LinearOperator):
+class Reshape(BetweenShapes):
     """x ↦ the same numbers in another shape, in row-major order (flatten, unflatten)."""
 
     from_shape: Shape
     to_shape: Shape
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "from_shape", check_shape("Reshape from_shape", self.from_shape))
-        object.__setattr__(self, "to_shape", check_shape("Reshape to_shape", self.to_shape))
+        super().__post_init__()
         if math.prod(self.from_shape) != math.prod(self.to_shape):
             invalid_value("Reshape to_shape", f"as many entries as {self.from_shape}", self.to_shape)
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.from_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.to_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return x.reshape(x.shape[0], *self.to_shape)
@@ -82,23 +65,11 @@ class Reshape(LinearOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class Zero(LinearOperator):
+class Zero(BetweenShapes):
     """x ↦ 0."""
 
     from_shape: Shape
     to_shape: Shape
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "from_shape", check_shape("Zero from_shape", self.from_shape))
-        object.__setattr__(self, "to_shape", check_shape("Zero to_shape", self.to_shape))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.from_shape
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.to_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         return x.new_zeros(x.shape[0], *self.to_shape)

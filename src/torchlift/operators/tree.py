@@ -10,13 +10,13 @@ from torch import Tensor
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Tensor]:
     """The tensors below a dataclass by dotted path, looking into tuples: {"operators.0.weight": …}."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, value in _items(node):
         if isinstance(value, Tensor):
-            found[prefix + name] = value
+            tensors[prefix + name] = value
         elif _is_branch(value):
-            found.update(leaves(value, f"{prefix}{name}."))
-    return found
+            tensors.update(leaves(value, f"{prefix}{name}."))
+    return tensors
 
 
 def replace_leaves(node: Any, function: Callable[[str, Tensor], Tensor], prefix: str = "") -> Any:

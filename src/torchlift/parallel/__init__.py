@@ -1,25 +1,57 @@
-"""Many processes as one: a mesh of them, what they exchange, and how they agree. One process needs nothing of this."""
+"""Meshes of processes: what they exchange, which samples and layers each holds, and how they agree.
 
-from torchlift.parallel.agreement import agreed_clock, check_agreement, on_all, on_first
+`Mesh()`, `core.Shard` and `objective.Stage` are a single process, all samples and
+all layers; training and solvers see no difference.
+"""
+
+from torchlift.parallel.agreement import (
+    agreed_clock,
+    begin_alike,
+    check_agreement,
+    of_first,
+    on_all,
+    on_first,
+    sync,
+    take_over,
+)
+from torchlift.parallel.batches import ShardedBatches, shard_batches
+from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
 from torchlift.parallel.launch import process_group, restarted
 from torchlift.parallel.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
-from torchlift.parallel.share import Share, shares
-from torchlift.parallel.sharing import MeshSharing
+from torchlift.parallel.problem import ShardedProblem, ShardedTrainingBatches, training_batches, training_problem
+from torchlift.parallel.shard import MeshShard, MeshSharing, split_evenly
+from torchlift.parallel.sharded_tensors import load_sharded
+from torchlift.parallel.stage import LayerStage, stage_of
 
 __all__ = [
     "AXES",
+    "LayerStage",
     "Mesh",
     "MeshError",
+    "MeshShard",
     "MeshSharing",
-    "Share",
+    "ShardedBatches",
+    "ShardedCheckpoints",
+    "ShardedProblem",
+    "ShardedTrainingBatches",
     "Traffic",
     "agreed_clock",
     "as_mesh",
+    "begin_alike",
     "check_agreement",
+    "load_sharded",
+    "of_first",
     "on_all",
     "on_first",
+    "open_checkpoints",
     "parse_mesh",
     "process_group",
     "restarted",
-    "shares",
+    "shard_batches",
+    "split_evenly",
+    "stage_of",
+    "sync",
+    "take_over",
+    "training_batches",
+    "training_problem",
 ]

@@ -46,22 +46,23 @@ class Traffic:
 class Mesh:
     """data × layers processes, numbered row by row: rank = data_rank · layers + layer_rank.
 
-    Made by `as_mesh` inside an initialised process group. Every method is to
-    be called by all processes of its axis at the same time.
+    `Mesh()` is a single process, which exchanges nothing and needs no process
+    group. Others are made by `as_mesh` inside an initialised one. Every method is
+    to be called by all processes of its axis at the same time.
 
     Arguments:
         data, layers: number of processes along each axis.
         devices: torch's own mesh.
         watch: a group of all processes that only serves to find out who is missing.
         timeout: seconds to wait for other processes before giving up.
-        places: what each rank is at work on, such as "layers 3 to 4", for messages.
+        places: the layers of each rank, such as "layers 3 to 4", for messages.
         traffic: a count of what was exchanged.
     """
 
-    data: int
-    layers: int
-    devices: DeviceMesh
-    watch: dist.ProcessGroup | None
+    data: int = 1
+    layers: int = 1
+    devices: DeviceMesh | None = None
+    watch: dist.ProcessGroup | None = None
     timeout: float = TIMEOUT
     places: dict[int, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
@@ -72,7 +73,7 @@ class Mesh:
 
     @property
     def rank(self) -> int:
-        return dist.get_rank()
+        return dist.get_rank() if self.size > 1 else 0
 
     @property
     def first(self) -> bool:
@@ -90,13 +91,13 @@ class Mesh:
     @property
     def device(self) -> torch.device:
         """Where numbers lie that are exchanged."""
-        return torch.device("cpu" if self.devices.device_type == "cpu" else "cuda")
+        return torch.device("cpu" if self.devices is None or self.devices.device_type == "cpu" else "cuda")
 
     def __str__(self) -> str:
         return f"data={self.data},layers={self.layers}"
 
     def name(self, rank: int) -> str:
-        """A rank and what it is at work on."""
+        """A rank and its layers."""
         return f"rank {rank} ({self.places[rank]})" if rank in self.places else f"rank {rank}"
 
     def neighbour(self, step: int) -> int | None:
@@ -107,7 +108,7 @@ class Mesh:
         """Overwrite a contiguous tensor by its sum over an axis, or over all processes."""
         if self._length(axis) > 1:
             self.traffic.reduced += tensor.numel() * tensor.element_size()
-            work = dist.all_reduce(tensor, group=self._group(axis), async_op=True)
+            work = dist.all_reduce(tensor, group=self.group(axis), async_op=True)
             self._wait(work, "a sum")
         return tensor
 
@@ -125,7 +126,7 @@ class Mesh:
         for tensor in (*filter(summed_alone, tensors), *(() if flat is None else (flat,))):
             scaled = tensor.zero_() if not weight else tensor.mul_(weight) if weight != 1 else tensor
             self.traffic.reduced += tensor.numel() * tensor.element_size()
-            works.append(dist.all_reduce(scaled, group=self._group(axis), async_op=True))
+            works.append(dist.all_reduce(scaled, group=self.group(axis), async_op=True))
         return Sums(self, works, small, flat)
 
     def sum_numbers(self, numbers: Sequence[float], axis: Axis | None = None) -> list[float]:
@@ -138,7 +139,7 @@ class Mesh:
         """Overwrite a contiguous tensor by that of the process number `source` of the axis."""
         if self._length(axis) > 1:
             self.traffic.sent += tensor.numel() * tensor.element_size()
-            work = dist.broadcast(tensor, group=self._group(axis), group_src=source, async_op=True)
+            work = dist.broadcast(tensor, group=self.group(axis), group_src=source, async_op=True)
             self._wait(work, "a broadcast")
         return tensor
 
@@ -147,21 +148,27 @@ class Mesh:
         if self._length(axis) == 1:
             return [tensor]
         tensor = tensor.contiguous()
-        found = [torch.empty_like(tensor) for _ in range(self._length(axis))]
+        tensors = [torch.empty_like(tensor) for _ in range(self._length(axis))]
         self.traffic.sent += tensor.numel() * tensor.element_size()
-        self._wait(dist.all_gather(found, tensor, group=self._group(axis), async_op=True), "a collection")
-        return found
+        self._wait(dist.all_gather(tensors, tensor, group=self.group(axis), async_op=True), "a collection")
+        return tensors
 
     def texts(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""
-        own = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
+        if self.size == 1:
+            return [text]
+        content = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
         sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        sizes[self.rank] = len(own)
+        sizes[self.rank] = len(content)
         sizes = self.sum_(sizes).tolist()
         table = torch.zeros(self.size, max(*sizes, 1), dtype=torch.uint8, device=self.device)
-        table[self.rank, : len(own)] = own
+        table[self.rank, : len(content)] = content
         rows = self.sum_(table).tolist()
         return [bytes(row[:size]).decode() for row, size in zip(rows, sizes, strict=True)]
+
+    def any(self, condition: bool) -> bool:
+        """Whether a condition holds on any process."""
+        return self.sum_numbers([float(condition)])[0] > 0
 
     def which(self, condition: bool) -> str:
         """The names of the ranks where a condition holds; empty if it holds nowhere."""
@@ -171,7 +178,7 @@ class Mesh:
 
     def start(self, send: Sequence[tuple[Tensor, int]], receive: Sequence[tuple[Tensor, int]]) -> Transfer:
         """Begin to send tensors to ranks and to receive others; `Transfer.wait` ends it."""
-        group = self._group("layers")
+        group = self.group("layers")
         operations = [dist.P2POp(dist.isend, tensor, rank, group=group) for tensor, rank in send]
         operations += [dist.P2POp(dist.irecv, tensor, rank, group=group) for tensor, rank in receive]
         self.traffic.sent += sum(tensor.numel() * tensor.element_size() for tensor, _ in send)
@@ -185,8 +192,9 @@ class Mesh:
     def _length(self, axis: Axis | None) -> int:
         return self.size if axis is None else getattr(self, axis)
 
-    def _group(self, axis: Axis | None) -> dist.ProcessGroup | None:
-        return dist.group.WORLD if axis is None else self.devices.get_group(axis)
+    def group(self, axis: Axis | None) -> dist.ProcessGroup | None:
+        """torch's process group of an axis, or of all processes; None for a single process."""
+        return dist.group.WORLD if axis is None or self.devices is None else self.devices.get_group(axis)
 
     def _wait(self, work: dist.Work | None, what: str) -> None:
         self.traffic.calls += 1
@@ -211,8 +219,8 @@ class Mesh:
         try:
             dist.monitored_barrier(self.watch, timedelta(seconds=ANSWER), wait_all_ranks=True)
         except RuntimeError as error:
-            found = re.search(r"Ranks ([0-9, ]+) failed", str(error))
-            return [int(rank) for rank in found[1].split(",")] if found else ([] if self.first else [0])
+            match = re.search(r"Ranks ([0-9, ]+) failed", str(error))
+            return [int(rank) for rank in match[1].split(",")] if match else ([] if self.first else [0])
         return []
 
 
@@ -223,8 +231,8 @@ class Transfer:
     mesh: Mesh
     works: list[dist.Work]
     ranks: list[int]
-    kept: list[Tensor]
-    """What is being sent must stay alive."""
+    sending: list[Tensor]
+    """Kept alive until it is sent."""
 
     def wait(self) -> None:
         """Until all have arrived."""
@@ -260,7 +268,7 @@ def parse_mesh(text: str) -> dict[Axis, int]:
     """{"data": 2, "layers": 2} from "data=2,layers=2"; an axis that is left out has length 1."""
     if not isinstance(text, str):
         invalid_type("mesh", 'a text such as "data=2,layers=2"', text)
-    found: dict[Axis, int] = {"data": 1, "layers": 1}
+    sizes: dict[Axis, int] = {"data": 1, "layers": 1}
     seen: set[str] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, number = (piece.strip() for piece in part.partition("="))
@@ -269,17 +277,19 @@ def parse_mesh(text: str) -> dict[Axis, int]:
         if not number.isdecimal() or int(number) < 1 or name in seen:
             invalid_value(f"mesh axis {name}", "one whole number >= 1", repr(part), 'Try "data=2,layers=2".')
         seen.add(name)
-        found[name] = int(number)
-    return found
+        sizes[name] = int(number)
+    return sizes
 
 
-def as_mesh(spec: Mesh | str, *, timeout: float = TIMEOUT) -> Mesh:
+def as_mesh(spec: Mesh | str | None, *, timeout: float = TIMEOUT) -> Mesh:
     """A mesh over all processes of the process group that torch was initialised with.
 
     Arguments:
-        spec: "data=2,layers=2", or a mesh as it is.
+        spec: "data=2,layers=2", a mesh as it is, or None for a single process.
         timeout: seconds to wait for other processes before giving up.
     """
+    if spec is None:
+        return Mesh()
     if isinstance(spec, Mesh):
         return spec
     sizes = parse_mesh(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torchlift.core.errors import InvalidValueError, NotProximalError, invalid_type, invalid_value
+from torchlift.core.errors import InvalidValueError, NotProximalError, did_you_mean, invalid_type, invalid_value
 from torchlift.prox.ball import L2Ball
 from torchlift.prox.base import ActivationModule, ProximalActivation
 from torchlift.prox.box import Box, Hardtanh, ReLU6
@@ -158,8 +157,7 @@ def _from_name(text: str) -> ProximalActivation:
         hint = f"Pass the object instead, for example {_NEEDS_ARGUMENTS[name]}."
         invalid_value("activation", "a name that needs no arguments", repr(text), hint)
     _refuse_known(plain.replace("-", ""), text)
-    near = difflib.get_close_matches(plain, [*_BY_NAME, *_NEEDS_ARGUMENTS])
-    hint = f"Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(text, [*_BY_NAME, *_NEEDS_ARGUMENTS])
     invalid_value("activation", f"one of {', '.join(_BY_NAME)}", repr(text), hint)
 
 

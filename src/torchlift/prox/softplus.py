@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.prox.base import ProximalActivation, check_step, infinite_outside
-from torchlift.prox.dilogarithm import debye
 from torchlift.prox.smooth import SmoothActivation
 
 _ZETA_2 = math.pi**2 / 6
@@ -115,3 +114,32 @@ class Squareplus(ProximalActivation):
     @classmethod
     def examples(cls) -> tuple[ProximalActivation, ...]:
         return cls(), cls(0.01)
+
+
+#: B_{2k} / (2k + 1)! for k = 1 … 9, with B_{2k} the Bernoulli numbers.
+_BERNOULLI = (
+    1 / 36,
+    -1 / 3600,
+    1 / 211680,
+    -1 / 10886400,
+    1 / 526901760,
+    -691 / 16999766784000,
+    1 / 1120863744000,
+    -3617 / 181400588328960000,
+    43867 / 97072790126247936000,
+)
+
+
+def debye(w: Tensor) -> Tensor:
+    """D(w) = ∫₀^w t / (e^t − 1) dt = Li₂(1 − e^{−w}), for |w| ≤ log 2 (any |w| ≤ 1 at slightly less precision).
+
+    The series w − w²/4 + Σ B_{2k} w^{2k+1} / (2k + 1)! gains almost two digits
+    per term, so nine terms reach double precision.
+
+    Reference: 't Hooft & Veltman, Nuclear Physics B 153 (1979), appendix A.
+    """
+    square = w * w
+    tail = torch.full_like(w, _BERNOULLI[-1])
+    for coefficient in reversed(_BERNOULLI[:-1]):
+        tail = tail * square + coefficient
+    return w - 0.25 * square + w * square * tail

@@ -18,13 +18,13 @@ from typing import Any
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.solution import Record, Result, Solution, SolverError
 from torchlift.core.tensors import Point
+from torchlift.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.admm import ADMM
 from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import Measure, Solver, State
 from torchlift.solvers.bcd import BlockCoordinateDescent
 from torchlift.solvers.conjugate_gradient import LinearSolution, conjugate_gradient
 from torchlift.solvers.drive import solve
-from torchlift.solvers.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.gauss_newton import GaussNewton, NonlinearLeastSquares
 from torchlift.solvers.implicit_sgd import Anchored, ImplicitStochasticGradient, StochasticProblem
 from torchlift.solvers.least_squares import ridge_least_squares

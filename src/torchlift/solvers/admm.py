@@ -129,8 +129,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
 
     def measure(self, problem: SaddleProblem, state: ADMMState) -> Measure:
         (x,), terms = state.point["x"], _terms(problem)
-        value = sum(float(term.function.value(z)) for term, z in zip(terms, state.point["split"], strict=True))
-        value += 0.0 if problem.f is None else float(problem.f.value(x))
+        value = sum(float(term.function.value(z).sum()) for term, z in zip(terms, state.point["split"], strict=True))
+        value += 0.0 if problem.f is None else float(problem.f.value(x).sum())
         extra = {"primal_residual": state.primal_residual, "dual_residual": state.dual_residual}
         dual = problem.dual_value(state.point["dual"][: len(problem.terms)])
         gap = None if dual is None else relative_gap(problem.value(x), dual)
@@ -138,8 +138,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
 
     def _solve(self, problem: SaddleProblem, state: ADMMState, factor: Tensor) -> Tensor:
         (old,), terms, rho = state.point["x"], _terms(problem), state.penalty
-        wanted = tuple(z - w for z, w in zip(state.point["split"], state.scaled, strict=True))
-        right = rho * _adjoint(terms, wanted)
+        target = tuple(z - w for z, w in zip(state.point["split"], state.scaled, strict=True))
+        right = rho * _adjoint(terms, target)
         if problem.f is not None:
             right = right - problem.f.grad(torch.zeros_like(old))
         if factor.numel():
@@ -168,7 +168,7 @@ def _terms(problem: SaddleProblem) -> tuple[Term, ...]:
 
 
 def _dual_of_g(problem: SaddleProblem, point: Point, x: Tensor, duals: tuple[Tensor, ...]) -> Tensor:
-    """As given, else what optimality asks for, −∇f(x) − Σ A_iᵀp_i, else 0 if there are no duals to go by."""
+    """The dual of g: as given, else −∇f(x) − Σ A_iᵀp_i by optimality, else 0 without other duals."""
     if "dual" not in point:
         return torch.zeros_like(x)
     if len(point["dual"]) > len(duals):

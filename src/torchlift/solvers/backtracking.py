@@ -1,4 +1,4 @@
-"""A step size found by trial."""
+"""Backtracking line search."""
 
 from __future__ import annotations
 

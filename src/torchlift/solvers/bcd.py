@@ -89,9 +89,9 @@ class BlockCoordinateDescent(Solver[Problem, State]):
 
     def _inner(self, problem: Problem, point: Point, block: str) -> ProximalGradient:
         bound = problem.bound(point, block)
-        known = bound is not None and 0 < bound < math.inf
+        bounded = bound is not None and 0 < bound < math.inf
         # the bound of one block does not change while the others are fixed
-        rule = FromBound(every=10**9) if known else Backtracking()
+        rule = FromBound(every=10**9) if bounded else Backtracking()
         return ProximalGradient(rule, Nesterov(), blocks=(block,))
 
     def _order(self, problem: Problem) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The only loop: it owns the stopping rule, the records, and what happens when things go wrong."""
+"""The loop of all solvers: stopping rule, records, result codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def solve(
     state: S | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Solution[S]:
-    """Step until a tolerance or a budget is met, or something goes wrong.
+    """Run a solver until a tolerance or a budget is met, or a step fails.
 
     Never raises for numerical trouble or Ctrl-C: the `Solution` carries a
     code, a sentence, and the last state that was good. Resuming from

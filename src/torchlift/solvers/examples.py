@@ -11,13 +11,12 @@ from torch import Tensor
 
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.tensors import Point
-from torchlift.functions.regularisers import L1
+from torchlift.functions import L1, Equals, GroupNorm, SquaredDistance
 from torchlift.operators import Dense, FiniteDifference
 from torchlift.solvers.admm import ADMM
 from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import Solver
 from torchlift.solvers.bcd import BlockCoordinateDescent
-from torchlift.solvers.functions import Equals, GroupNorm, SquaredDistance
 from torchlift.solvers.gauss_newton import GaussNewton, NonlinearLeastSquares
 from torchlift.solvers.implicit_sgd import ImplicitStochasticGradient, StochasticProblem
 from torchlift.solvers.linearised_bcd import LinearisedBCD

@@ -80,7 +80,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
                 inner[block] = self._advance(problem, block, inner[block], point)
                 moved = moved.merge(inner[block].point.select((block,)))
             point = moved
-        residual = math.hypot(*(each.residual for each in inner.values()))
+        residual = math.hypot(*(block.residual for block in inner.values()))
         return LinearisedState(state.count + 1, point, residual, tuple(inner[block] for block in problem.blocks))
 
     def measure(self, problem: Problem, state: LinearisedState) -> Measure:
@@ -90,7 +90,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
     def _advance(
         self, problem: Problem, block: str, state: ProximalGradientState, point: Point
     ) -> ProximalGradientState:
-        """Some steps of one block from the common point; its own momentum goes on."""
+        """The state of one block after its proximal gradient steps from the common point."""
         part = self._part(block)
         state = replace(state, point=point)
         for _ in range(self.steps):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
 
 from torchlift.core.checks import check_number
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point, add, dot, subtract
+
+T = TypeVar("T", float, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +105,7 @@ class Nesterov(Momentum):
             check_fraction("Nesterov beta", self.beta)
 
     def points(self, state: MomentumState, point: Point) -> tuple[Point, Point]:
-        weight = (state.t - 1) / _next(state.t) if self.beta is None else self.beta
+        weight = (state.t - 1) / next_momentum(state.t) if self.beta is None else self.beta
         if weight == 0:
             return point, point
         at = add(point, subtract(point, state.previous), weight)
@@ -112,11 +116,12 @@ class Nesterov(Momentum):
             return MomentumState(point)
         if self.restart and at is not point and dot(subtract(at, new), subtract(new, point)) > 0:
             return MomentumState(new, 1.0, state.restarts + 1)
-        return MomentumState(point, _next(state.t), state.restarts)
+        return MomentumState(point, next_momentum(state.t), state.restarts)
 
 
-def _next(t: float) -> float:
-    return (1 + math.sqrt(1 + 4 * t * t)) / 2
+def next_momentum(t: T) -> T:
+    """t_{k+1} = (1 + √(1 + 4t_k²))/2, the sequence of Nesterov's weights (t_k − 1)/t_{k+1}; for numbers and tensors."""
+    return (1 + (1 + 4 * t * t) ** 0.5) / 2  # pyright: ignore[reportReturnType]
 
 
 def check_fraction(where: str, value: object) -> None:

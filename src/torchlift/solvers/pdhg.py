@@ -14,7 +14,6 @@ from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
-from torchlift.solvers.functions import prox_conjugate
 from torchlift.solvers.saddle import SaddleProblem, check_saddle, relative_gap
 
 
@@ -118,7 +117,7 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
         products = problem.forward(new)
         extrapolated = [2 * after - before for after, before in zip(products, state.products, strict=True)]
         new_duals = tuple(
-            prox_conjugate(term.function, p + sigma * ax, sigma)
+            term.function.prox_conjugate(p + sigma * ax, sigma)
             for term, p, ax in zip(problem.terms, duals, extrapolated, strict=True)
         )
         back, gradient = problem.adjoint(new_duals), _gradient(problem, new)
@@ -152,7 +151,7 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
         return Measure(value, relative_gap(value, dual), extra)
 
     def _balance(self, state: PDHGState, primal: float, dual: float) -> tuple[float, float, float, int]:
-        """τ, σ, and the pace and direction of their change: a larger primal residual asks for a larger τ."""
+        """The next τ, σ, and the rate and direction of their change: a larger primal residual asks for a larger τ."""
         tau, sigma, pace = state.tau, state.sigma, state.pace
         # The residuals live in spaces that K connects, so ‖K‖ makes them comparable.
         weighed = dual * state.norm

@@ -70,7 +70,7 @@ class Proposal:
         return self.problem.value(self.at.merge(new))
 
     def check_finite(self) -> None:
-        """A gradient or value that is NaN is the problem's fault, not the line search's."""
+        """Raise if the gradient or the value is not finite: then the problem fails, not the line search."""
         for name in self.blocks:
             if not all(bool(tensor.isfinite().all()) for tensor in self.gradient[name]):
                 raise StepFailure(Result.NOT_FINITE, f"the gradient in block {name!r} is not finite")

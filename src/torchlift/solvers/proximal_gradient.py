@@ -151,6 +151,6 @@ def ProximalAdam(
     *,
     matched: bool = False,
 ) -> ProximalGradient:
-    """The source's Adam with a prox; see `AdamScaling` for what `matched` mends."""
+    """Adam with a proximal step, as in the paper; see `AdamScaling` for `matched`."""
     rule = Constant(lr) if isinstance(lr, float | int) else lr
     return ProximalGradient(rule, scaling=AdamScaling(*betas, eps, matched))

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.core.problem import Proximable
 from torchlift.core.tensors import Point
+from torchlift.functions import Function
 from torchlift.operators import Context, LinearOperator
-from torchlift.solvers.functions import conjugate
-
-
-class Differentiable(Protocol):
-    """A smooth convex function; smooth regularisers, `SquaredDistance` and `LeastSquares` are such."""
-
-    def value(self, x: Tensor) -> Tensor: ...
-
-    def grad(self, x: Tensor) -> Tensor: ...
-
-    def curvature(self) -> float: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +19,17 @@ class Term:
     """h(Ax).
 
     Arguments:
-        function: h, with `value` and `prox`, and `conjugate` for a duality gap.
+        function: h, with a `conjugate` for a duality gap.
         operator: A.
         context: per-sample context of A.
     """
 
-    function: Proximable
+    function: Function
     operator: LinearOperator
     context: Context = None
 
     def __post_init__(self) -> None:
-        check_proximable("Term function", self.function)
+        check_function("Term function", self.function)
         if not isinstance(self.operator, LinearOperator):
             invalid_type("Term operator", "a LinearOperator", self.operator, "Try operators.Dense(matrix).")
 
@@ -61,13 +49,13 @@ class SaddleProblem:
 
     Arguments:
         terms: the pairs h_i, A_i.
-        g: a convex function with a prox; None for 0.
-        f: a smooth convex function; None for 0.
+        g: a function with a prox; None for 0.
+        f: a smooth function; None for 0.
     """
 
     terms: tuple[Term, ...]
-    g: Proximable | None = None
-    f: Differentiable | None = None
+    g: Function | None = None
+    f: Function | None = None
 
     def __post_init__(self) -> None:
         terms = (self.terms,) if isinstance(self.terms, Term) else tuple(self.terms)
@@ -81,10 +69,10 @@ class SaddleProblem:
                 invalid_value("SaddleProblem terms", expected, term.operator.in_shape)
         object.__setattr__(self, "terms", terms)
         if self.g is not None:
-            check_proximable("SaddleProblem g", self.g)
-        if self.f is not None and not callable(getattr(self.f, "grad", None)):
+            check_function("SaddleProblem g", self.g)
+        if self.f is not None and not check_function("SaddleProblem f", self.f).smooth:
             hint = "Give it as g if it has a prox."
-            invalid_type("SaddleProblem f", "a function with value, grad and curvature", self.f, hint)
+            invalid_type("SaddleProblem f", "a smooth function", self.f, hint)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -98,9 +86,9 @@ class SaddleProblem:
             products: A_i x, where they are known.
         """
         products = self.forward(x) if products is None else products
-        total = sum(float(term.function.value(ax)) for term, ax in zip(self.terms, products, strict=True))
-        total += 0.0 if self.g is None else float(self.g.value(x))
-        return total + (0.0 if self.f is None else float(self.f.value(x)))
+        total = sum(float(term.function.value(ax).sum()) for term, ax in zip(self.terms, products, strict=True))
+        total += 0.0 if self.g is None else float(self.g.value(x).sum())
+        return total + (0.0 if self.f is None else float(self.f.value(x).sum()))
 
     @torch.no_grad()
     def dual_value(self, duals: tuple[Tensor, ...], back: Tensor | None = None) -> float | None:
@@ -112,13 +100,10 @@ class SaddleProblem:
             back: Σ A_iᵀp_i, where it is known.
         """
         only = self.g if self.f is None else self.f if self.g is None else None
-        if only is None:
+        if only is None or not all(f.has_conjugate for f in (only, *(term.function for term in self.terms))):
             return None
-        back = self.adjoint(duals) if back is None else back
-        parts = [conjugate(only, -back)]
-        parts += [conjugate(term.function, p) for term, p in zip(self.terms, duals, strict=True)]
-        known = [part for part in parts if part is not None]
-        return -sum(known) if len(known) == len(parts) else None
+        total = float(only.conjugate(-(self.adjoint(duals) if back is None else back)).sum())
+        return -total - sum(float(t.function.conjugate(p).sum()) for t, p in zip(self.terms, duals, strict=True))
 
     def gap(self, x: Tensor, duals: tuple[Tensor, ...]) -> float | None:
         """(primal − dual) / (1 + |primal| + |dual|), None where it cannot be evaluated."""
@@ -170,17 +155,21 @@ def check_saddle(where: str, problem: object, point: Point) -> None:
         invalid_type(where, "a SaddleProblem", problem, hint)
     if "x" not in point or not set(point) <= {"x", "dual", "split"} or len(point["x"]) != 1:
         invalid_value(f"{where} start", "the block 'x' with one tensor (and 'dual')", point)
-    shape, wanted = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape
-    if shape != wanted:
-        invalid_value(f"{where} start", f"a batch of shape (batch, {', '.join(map(str, wanted))})", point["x"][0].shape)
+    shape, expected = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape
+    if shape != expected:
+        sizes = ", ".join(map(str, expected))
+        invalid_value(f"{where} start", f"a batch of shape (batch, {sizes})", point["x"][0].shape)
     if "dual" in point:
         shapes = [tuple(ax.shape) for ax in problem.forward(point["x"][0])]
         if [tuple(p.shape) for p in point["dual"][: len(shapes)]] != shapes:
             invalid_value(f"{where} start", f"duals of shapes {shapes}", point)
 
 
-def check_proximable(where: str, function: object) -> None:
-    for name in ("value", "prox"):
-        if not callable(getattr(function, name, None)):
-            hint = "Regularisers and torchlift.solvers.functions have both."
-            invalid_type(where, f"a convex function with `value` and `prox` ({name} is missing)", function, hint)
+def check_function(where: str, function: object) -> Function:
+    """A convex function, or an error that says what is missing."""
+    if not isinstance(function, Function):
+        missing = [name for name in ("value", "prox") if not callable(getattr(function, name, None))]
+        detail = f" ({' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing)" if missing else ""
+        hint = "Derive it from torchlift.functions.Function."
+        invalid_type(where, f"a convex function with `value` and `prox`{detail}", function, hint)
+    return function

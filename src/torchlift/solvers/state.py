@@ -29,11 +29,11 @@ def state_to_parts(state: object) -> tuple[dict[str, Tensor], dict[str, Number]]
 def state_from_parts(template: T, tensors: Mapping[str, Tensor], numbers: Mapping[str, Number]) -> T:
     """The state whose parts these are; `template` gives its structure, such as `solver.init(problem, start)`."""
     own_tensors, own_numbers = state_to_parts(template)
-    for what, own, given in (("tensors", own_tensors, tensors), ("numbers", own_numbers, numbers)):
-        if own.keys() != given.keys():
+    for what, expected, given in (("tensors", own_tensors, tensors), ("numbers", own_numbers, numbers)):
+        if expected.keys() != given.keys():
             hint = "Use the solver and the problem that the state was saved with."
-            odd = sorted(own.keys() ^ given.keys())
-            invalid_value(f"saved {what}", f"the names {sorted(own)}", f"a difference in {odd}", hint)
+            odd = sorted(expected.keys() ^ given.keys())
+            invalid_value(f"saved {what}", f"the names {sorted(expected)}", f"a difference in {odd}", hint)
     return _rebuild(template, "", tensors, numbers)
 
 
@@ -43,10 +43,10 @@ def state_points(state: object, path: str = "") -> dict[str, Point]:
         return {path: state}
     if state is None or isinstance(state, Tensor | bool | int | float):
         return {}
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     for name, value in _items(state, path):
-        found |= state_points(value, _join(path, name))
-    return found
+        points |= state_points(value, _join(path, name))
+    return points
 
 
 def _visit(node: Any, path: str, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:

@@ -1,4 +1,4 @@
-"""What activations, operators, liftings, networks, losses and solvers promise, and functions that check it.
+"""What activations, operators, functions, liftings, networks, losses and solvers promise, and functions that check it.
 
 The contract tests run the same checks on everything that is built in. Each
 check is a function: its docstring states the promise, and it is tried on
@@ -7,6 +7,7 @@ what is not kept, with the numbers and an input that shows it.
 """
 
 from torchlift.testing.activations import check_activation
+from torchlift.testing.functions import check_function
 from torchlift.testing.liftings import check_lifting
 from torchlift.testing.losses import check_loss
 from torchlift.testing.networks import check_network
@@ -19,6 +20,7 @@ __all__ = [
     "Finding",
     "Report",
     "check_activation",
+    "check_function",
     "check_lifting",
     "check_loss",
     "check_network",

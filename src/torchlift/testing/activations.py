@@ -146,10 +146,10 @@ def shapes_are_kept(activation: ProximalActivation, v: Tensor, seed: int) -> Non
     """σ and prox keep the shape; Ψ, Φ and Φ* give one value per entry, or per group."""
     for name, result in (("σ(v)", activation(v)), ("prox(v, 0.5)", activation.prox(v, 0.5))):
         require(result.shape == v.shape, f"{name} has shape {tuple(result.shape)}, not {tuple(v.shape)}")
-    wanted = activation.reduce(v).shape
+    expected = activation.reduce(v).shape
     for method in (activation.psi, activation.phi, activation.conjugate):
-        found = method(v).shape
-        require(found == wanted, f"{method.__name__}(v) has shape {tuple(found)}, not {tuple(wanted)}")
+        shape = method(v).shape
+        require(shape == expected, f"{method.__name__}(v) has shape {tuple(shape)}, not {tuple(expected)}")
 
 
 def arguments_are_left_alone(activation: ProximalActivation, v: Tensor, seed: int) -> None:
@@ -163,9 +163,9 @@ def arguments_are_left_alone(activation: ProximalActivation, v: Tensor, seed: in
 
 def in_place_is_the_same(activation: ProximalActivation, v: Tensor, seed: int) -> None:
     """apply_(v) writes the bits of σ(v) over v and returns v."""
-    wanted, given = activation(v).clone(), v.clone()
+    expected, given = activation(v).clone(), v.clone()
     require(activation.apply_(given) is given, "apply_ returned another tensor")
-    close("apply_(v)", given, wanted, 0.0, v=v)
+    close("apply_(v)", given, expected, 0.0, v=v)
 
 
 def tensor_steps(activation: ProximalActivation, channels: int) -> None:
@@ -173,13 +173,13 @@ def tensor_steps(activation: ProximalActivation, channels: int) -> None:
     u = torch.randn(5, 4, channels, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
     for step in STEPS:
         single = torch.tensor(step)
-        wanted = activation.prox(u, float(single))
-        close("prox with a 0-d tensor", activation.prox(u, single), wanted, 1e-7, 1e-7, u=u, step=step)
+        expected = activation.prox(u, float(single))
+        close("prox with a 0-d tensor", activation.prox(u, single), expected, 1e-7, 1e-7, u=u, step=step)
     others = torch.tensor([0.2, 0.7, 1.0, 5.0], dtype=torch.float64).view(4, 1)
     several = activation.prox(u, others)
     for row, other in enumerate(others.flatten().tolist()):
-        wanted = activation.prox(u[:, row], other)
-        close("prox with one step per row", several[:, row], wanted, 1e-7, 1e-7, step=other)
+        expected = activation.prox(u[:, row], other)
+        close("prox with one step per row", several[:, row], expected, 1e-7, 1e-7, step=other)
 
 
 def prox_of_step_one(activation: ProximalActivation, channels: int) -> None:
@@ -199,8 +199,8 @@ def dtypes_are_kept(activation: ProximalActivation, channels: int) -> None:
                              ("conjugate", activation.conjugate)):  # fmt: skip
             result = method(v)
             require(result.dtype == dtype, f"{name} of {dtype} has dtype {result.dtype}")
-            wanted = method(v.double())
-            close(f"{name} in {dtype}", result.double(), wanted, tolerance, tolerance, v=v)
+            expected = method(v.double())
+            close(f"{name} in {dtype}", result.double(), expected, tolerance, tolerance, v=v)
         value = activation.psi(activation(v))
         require(value.dtype == dtype, f"psi of {dtype} has dtype {value.dtype}")
         finite(f"Ψ(σ(v)) in {dtype}", value, v=v)

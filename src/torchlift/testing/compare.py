@@ -14,41 +14,42 @@ FEW = 12
 
 
 def require(condition: object, observed: str, **inputs: Any) -> None:
-    """A statement that must be true."""
+    """Raise `Broken` unless a statement is true."""
     if not bool(condition):
         raise Broken(observed, show(inputs))
 
 
-def at_most(what: str, found: Tensor, bound: Tensor | float, **inputs: Any) -> None:
-    """found ≤ bound in every entry, NaN never."""
-    found, limit = torch.broadcast_tensors(found, torch.as_tensor(bound, dtype=found.dtype, device=found.device))
-    excess = found - limit
-    wrong = ~(found <= limit)
+def at_most(what: str, actual: Tensor, bound: Tensor | float, **inputs: Any) -> None:
+    """Require actual ≤ bound in every entry; NaN fails."""
+    actual, limit = torch.broadcast_tensors(actual, torch.as_tensor(bound, dtype=actual.dtype, device=actual.device))
+    excess = actual - limit
+    wrong = ~(actual <= limit)
     if bool(wrong.any()):
         place = _worst(excess, wrong)
-        observed = f"{what} is {float(found[place]):.6g}, and at most {float(limit[place]):.6g} is allowed"
+        observed = f"{what} is {float(actual[place]):.6g}, and at most {float(limit[place]):.6g} is allowed"
         raise Broken(observed, show(inputs, place))
 
 
-def close(what: str, found: Any, wanted: Tensor, rtol: float, atol: float = 0.0, **inputs: Any) -> None:
-    """The same shape and dtype, and values within atol + rtol·|wanted|; with zeros the same bits."""
-    require(isinstance(found, Tensor), f"{what} is a {type(found).__name__}, not a tensor", **inputs)
-    require(found.shape == wanted.shape, f"{what} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}", **inputs)
-    require(found.dtype == wanted.dtype, f"{what} has dtype {found.dtype}, not {wanted.dtype}", **inputs)
-    error = (found.detach() - wanted.detach()).abs()
-    wrong = ~((error <= atol + rtol * wanted.abs()) | (found == wanted) | (found.isnan() & wanted.isnan()))
+def close(what: str, actual: Any, expected: Tensor, rtol: float, atol: float = 0.0, **inputs: Any) -> None:
+    """Require the same shape and dtype, and values within atol + rtol·|expected|; with zeros the same bits."""
+    require(isinstance(actual, Tensor), f"{what} is a {type(actual).__name__}, not a tensor", **inputs)
+    shapes = tuple(actual.shape), tuple(expected.shape)
+    require(shapes[0] == shapes[1], f"{what} has shape {shapes[0]}, not {shapes[1]}", **inputs)
+    require(actual.dtype == expected.dtype, f"{what} has dtype {actual.dtype}, not {expected.dtype}", **inputs)
+    error = (actual.detach() - expected.detach()).abs()
+    wrong = ~((error <= atol + rtol * expected.abs()) | (actual == expected) | (actual.isnan() & expected.isnan()))
     if bool(wrong.any()):
         place = _worst(error, wrong)
-        pair = f"{float(found[place]):.8g} instead of {float(wanted[place]):.8g}"
+        pair = f"{float(actual[place]):.8g} instead of {float(expected[place]):.8g}"
         raise Broken(f"{what} is {pair} (difference {float(error[place]):.2g})", show(inputs, place))
 
 
-def finite(what: str, found: Tensor, **inputs: Any) -> None:
-    """Neither NaN nor infinity."""
-    wrong = ~found.isfinite()
+def finite(what: str, actual: Tensor, **inputs: Any) -> None:
+    """Require finite entries."""
+    wrong = ~actual.isfinite()
     if bool(wrong.any()):
         place = _first(wrong)
-        raise Broken(f"{what} is {float(found[place])}", show(inputs, place))
+        raise Broken(f"{what} is {float(actual[place])}", show(inputs, place))
 
 
 def show(inputs: dict[str, Any], place: tuple[int, ...] = ()) -> str:
@@ -61,9 +62,9 @@ def _show(name: str, value: Any, place: tuple[int, ...]) -> str:
         return f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
     if value.ndim == 0:
         return f"{name} = {float(value):.6g}"
-    own = place[len(place) - value.ndim :] if 0 < value.ndim <= len(place) else ()
-    if own and all(index < size for index, size in zip(own, value.shape, strict=True)):
-        return f"{name}[{', '.join(map(str, own))}] = {float(value[own]):.6g}"
+    indices = place[len(place) - value.ndim :] if 0 < value.ndim <= len(place) else ()
+    if indices and all(index < size for index, size in zip(indices, value.shape, strict=True)):
+        return f"{name}[{', '.join(map(str, indices))}] = {float(value[indices]):.6g}"
     if value.numel() <= FEW:
         return f"{name} = {[round(entry, 6) for entry in value.flatten().tolist()]}"
     return f"{name} of shape {tuple(value.shape)}"

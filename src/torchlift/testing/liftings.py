@@ -45,15 +45,16 @@ def check_lifting(
     check_size("check_lifting examples", examples)
     if activations is None:
         everyone = [example for kind in ACTIVATIONS.values() for example in kind.examples()]
-        activations = [each for each in everyone if accepts(lifting, each)]
+        activations = [activation for activation in everyone if accepts(lifting, activation)]
     if not activations:
         invalid_value("check_lifting activations", "at least one that the lifting accepts", "none")
     seeds = range(seed, seed + examples)
 
     def cases() -> list[tuple[Any, ...]]:  # drawn anew for each check, so that none spoils the others
-        return [(lifting, each, values(3, s), s, WEIGHTS[s % len(WEIGHTS)]) for each in activations for s in seeds]
+        pairs = [(activation, s) for activation in activations for s in seeds]
+        return [(lifting, activation, values(3, s), s, WEIGHTS[s % len(WEIGHTS)]) for activation, s in pairs]
 
-    once = [(lifting, each) for each in activations]
+    once = [(lifting, activation) for activation in activations]
     if lifting.hard:
         return report(str(lifting), [(check, once) for check in HARD])
     return report(str(lifting), [*((check, cases()) for check in ON_VALUES), *((check, once) for check in ON_ITSELF)])
@@ -86,8 +87,8 @@ def value_is_its_parts(lifting: Lifting, activation: ProximalActivation, v: Tens
     """value = smooth_value + nonsmooth_value, one term per entry or per group, finite on the domain."""
     z = inside(activation, v, seed)
     value = lifting.value(activation, z, v, weight)
-    wanted = activation.reduce(v).shape
-    require(value.shape == wanted, f"value has shape {tuple(value.shape)}, not {tuple(wanted)}", activation=activation)
+    shape, expected = tuple(value.shape), tuple(activation.reduce(v).shape)
+    require(shape == expected, f"value has shape {shape}, not {expected}", activation=activation)
     finite("value", value, z=z, v=v, weight=weight, activation=activation)
     parts = lifting.smooth_value(activation, z, v, weight) + lifting.nonsmooth_value(activation, z, weight)
     bound = 10 * rounding(activation, z, v, max(weight, 1.0))
@@ -119,13 +120,14 @@ def gradients_by_differences(
     bound = weight * (1e-6 * (1 + squared(activation, v) + squared(activation, z)) + h * squared(activation, direction))
     ahead = lifting.value(activation, z, v + h * direction, weight)
     slope = (ahead - lifting.value(activation, z, v - h * direction, weight)) / (2 * h)
-    wanted = activation.reduce(lifting.grad_v(activation, z, v, weight) * direction)
+    expected = activation.reduce(lifting.grad_v(activation, z, v, weight) * direction)
     given = {"z": z, "v": v, "weight": weight, "activation": activation}
-    at_most("|difference quotient of value in v − ⟨grad_v, direction⟩|", (slope - wanted).abs(), bound, **given)
+    at_most("|difference quotient of value in v − ⟨grad_v, direction⟩|", (slope - expected).abs(), bound, **given)
     ahead = lifting.smooth_value(activation, z + h * direction, v, weight)
     slope = (ahead - lifting.smooth_value(activation, z - h * direction, v, weight)) / (2 * h)
-    wanted = activation.reduce(lifting.grad_z(activation, z, v, weight) * direction)
-    at_most("|difference quotient of smooth_value in z − ⟨grad_z, direction⟩|", (slope - wanted).abs(), bound, **given)
+    expected = activation.reduce(lifting.grad_z(activation, z, v, weight) * direction)
+    what = "|difference quotient of smooth_value in z − ⟨grad_z, direction⟩|"
+    at_most(what, (slope - expected).abs(), bound, **given)
 
 
 def prox_minimises(lifting: Lifting, activation: ProximalActivation, v: Tensor, seed: int, weight: float) -> None:
@@ -164,13 +166,13 @@ def gradients_in_one_call(lifting: Lifting, activation: ProximalActivation) -> N
     weight, v = 2.5, normal(torch.empty(2, 4, 3, dtype=torch.float64), 1, 2.0)
     z = inside(activation, v, 2)
     before = z.clone()
-    wanted = lifting.grad_z(activation, z, v, weight), lifting.grad_v(activation, z, v, weight)
+    expected = lifting.grad_z(activation, z, v, weight), lifting.grad_v(activation, z, v, weight)
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():
             buffer = v.clone()
             grad_z, grad_v = lifting.gradients(activation, z, buffer, weight)
-        close("grad_z of gradients", grad_z, wanted[0], 0.0, activation=activation)
-        close("grad_v of gradients", grad_v, wanted[1], 0.0, activation=activation)
+        close("grad_z of gradients", grad_z, expected[0], 0.0, activation=activation)
+        close("grad_v of gradients", grad_v, expected[1], 0.0, activation=activation)
         close("z after gradients", z, before, 0.0, activation=activation)
         require(grad_v.data_ptr() != buffer.data_ptr(), "grad_v overwrites v; only grad_z may", activation=activation)
         storages = {x.untyped_storage().data_ptr() for x in (grad_z, grad_v, z)}
@@ -204,12 +206,12 @@ def tensor_weights(lifting: Lifting, activation: ProximalActivation) -> None:
     for index, number in enumerate(numbers):
         alone = all_results(lifting, activation, z, v, float(number))
         zero_dimensional = all_results(lifting, activation, z, v, number)
-        for method, wanted in alone.items():
+        for method, expected in alone.items():
             given = {"weight": float(number), "activation": activation}
             row = 0 if method == "value" else axis  # where the stack is once the axis of groups is gone
-            close(f"{method} with a 0-d weight", zero_dimensional[method], wanted, 1e-13, 1e-13, **given)
+            close(f"{method} with a 0-d weight", zero_dimensional[method], expected, 1e-13, 1e-13, **given)
             mine = several[method].select(row, index)
-            close(f"{method} with one weight per layer", mine, wanted.select(row, index), 1e-13, 1e-13, **given)
+            close(f"{method} with one weight per layer", mine, expected.select(row, index), 1e-13, 1e-13, **given)
 
 
 def infinite_off_the_domain(lifting: Lifting, activation: ProximalActivation) -> None:
@@ -219,8 +221,8 @@ def infinite_off_the_domain(lifting: Lifting, activation: ProximalActivation) ->
     outside = lifting.nonsmooth_value(activation, bad, 2.0).isinf()
     for z in (bad, bad * 1e36):
         for x in (v, v * 1e37, -v * 1e37):
-            found = lifting.value(activation, z, x, 2.0)[outside]
-            wrong = found[found != math.inf]
+            value = lifting.value(activation, z, x, 2.0)[outside]
+            wrong = value[value != math.inf]
             require(not wrong.numel(), f"value is {wrong[:1].tolist()} off the domain", z=-50.0, activation=activation)
 
 
@@ -264,8 +266,8 @@ def hard_constraint(lifting: Lifting, activation: ProximalActivation) -> None:
     for z in (p, p + 1e-15, p * (1 + 1e-15)):
         close("value at z = σ(v)", lifting.value(activation, z, v, 1.0), zero, 0.0, activation=activation)
     for z in (p + 1e-9, p - 1e-9, torch.full_like(p, math.nan)):
-        found = lifting.value(activation, z, v, 1.0)
-        close("value off z = σ(v)", found, zero + math.inf, 0.0, v=v, z=z, activation=activation)
+        value = lifting.value(activation, z, v, 1.0)
+        close("value off z = σ(v)", value, zero + math.inf, 0.0, v=v, z=z, activation=activation)
     for curvature in (lifting.curvature_z(activation), lifting.curvature_v(activation)):
         require(curvature == math.inf, f"a hard constraint has curvature {curvature}, not ∞")
 

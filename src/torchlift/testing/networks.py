@@ -57,8 +57,8 @@ def unified_form(network: Network, y: Tensor, context: Context) -> None:
     if math.prod(sizes) > DENSE_ENTRIES:
         raise NotApplicable(f"W would have more than {DENSE_ENTRIES:,} entries; try a smaller instance")
     for i in range(len(y)):
-        own = map_context(context, lambda tensor, i=i: tensor[i : i + 1])
-        K, M, V, W = (getattr(form, name).to_dense(own) for name in "KMVW")
+        sample_context = map_context(context, lambda tensor, i=i: tensor[i : i + 1])
+        K, M, V, W = (getattr(form, name).to_dense(sample_context) for name in "KMVW")
         u = _flat(states.u)[i]
         _close("N(y) and K u + d", states.output[i].flatten(), K @ u + form.d.to_dense())
         if form.depth:
@@ -106,9 +106,9 @@ def parameters_are_seen_once(network: Network, y: Tensor, context: Context) -> N
     for parameter in twin.parameters():
         parameter.grad = None
     twin(y, context).square().sum().backward()
-    missing = [name for name, each in twin.named_parameters() if each.requires_grad and each.grad is None]
+    missing = [name for name, p in twin.named_parameters() if p.requires_grad and p.grad is None]
     require(not missing, f"no gradient reaches {missing}")
-    slopes = [float(each.grad.abs().max()) for each in twin.parameters() if each.grad is not None]
+    slopes = [float(parameter.grad.abs().max()) for parameter in twin.parameters() if parameter.grad is not None]
     require(not slopes or max(slopes) > 0, "all gradients are zero")
 
 
@@ -163,9 +163,9 @@ def export(network: Network, y: Tensor, context: Context) -> None:
     plain = Network.to_sequential(network, context)
     for batch in (len(y), len(y) + 2):
         more = inputs(network, batch=batch)
-        own = map_context(context, lambda tensor, batch=batch: tensor[torch.arange(batch) % len(tensor)])
-        arguments = (more,) if own is None else (more, own)
-        _close(f"its output for a batch of {batch}", plain(*arguments), network(more, own))
+        repeated = map_context(context, lambda tensor, batch=batch: tensor[torch.arange(batch) % len(tensor)])
+        arguments = (more,) if repeated is None else (more, repeated)
+        _close(f"its output for a batch of {batch}", plain(*arguments), network(more, repeated))
 
 
 def compiles(network: Network, y: Tensor, context: Context) -> None:
@@ -180,11 +180,11 @@ def _flat(parts: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], dim=1)
 
 
-def _close(what: str, found: Tensor, wanted: Tensor, *, exact: bool = False) -> None:
-    found, wanted = found.detach(), wanted.detach()
-    require(found.shape == wanted.shape, f"{what}: shape {tuple(found.shape)} and {tuple(wanted.shape)}")
-    size = float(1 + wanted.abs().max()) if wanted.numel() else 1.0
-    at_most(f"{what}: the difference", (found - wanted).abs(), 0.0 if exact else 1e-12 * size)
+def _close(what: str, actual: Tensor, expected: Tensor, *, exact: bool = False) -> None:
+    actual, expected = actual.detach(), expected.detach()
+    require(actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)} and {tuple(expected.shape)}")
+    size = float(1 + expected.abs().max()) if expected.numel() else 1.0
+    at_most(f"{what}: the difference", (actual - expected).abs(), 0.0 if exact else 1e-12 * size)
 
 
 #: Called with a network in double precision, an input and a context.

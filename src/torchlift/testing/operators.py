@@ -57,13 +57,13 @@ def of_sample(context: Context, index: int) -> Context:
 def shapes(operator: LinearOperator, context: Context) -> None:
     """forward maps (B, *in_shape) to (B, *out_shape), adjoint the other way, and .T exchanges them."""
     x, y = draw(operator.in_shape, context), draw(operator.out_shape, context)
-    for name, found, wanted in (
+    for name, actual, expected in (
         ("forward", operator(x, context).shape, y.shape),
         ("adjoint", operator.adjoint(y, context).shape, x.shape),
         (".T.in_shape", operator.T.in_shape, operator.out_shape),
         (".T.out_shape", operator.T.out_shape, operator.in_shape),
     ):
-        require(tuple(found) == tuple(wanted), f"{name} gives shape {tuple(found)}, not {tuple(wanted)}")
+        require(tuple(actual) == tuple(expected), f"{name} gives shape {tuple(actual)}, not {tuple(expected)}")
 
 
 def linear(operator: LinearOperator, context: Context) -> None:
@@ -73,8 +73,8 @@ def linear(operator: LinearOperator, context: Context) -> None:
         ("adjoint", operator.adjoint, operator.out_shape),
     ):
         a, b = draw(shape, context, 1), draw(shape, context, 2)
-        wanted = 2.5 * apply(a, context) - apply(b, context)
-        close(f"{name}(2.5a − b)", apply(2.5 * a - b, context), wanted, 1e-12, _room(wanted), a=a, b=b)
+        expected = 2.5 * apply(a, context) - apply(b, context)
+        close(f"{name}(2.5a − b)", apply(2.5 * a - b, context), expected, 1e-12, _room(expected), a=a, b=b)
 
 
 def adjoint(operator: LinearOperator, context: Context) -> None:
@@ -118,9 +118,10 @@ def dense_matrix(operator: LinearOperator, context: Context) -> None:
     """to_dense() is the matrix of forward, and its transpose that of adjoint."""
     x, y = draw(operator.in_shape, context), draw(operator.out_shape, context)
     for i in range(len(x)):
-        own = of_sample(context, i)
-        matrix = _dense(operator, own)
-        forward, back = operator.forward(x[i : i + 1], own).flatten(), operator.adjoint(y[i : i + 1], own).flatten()
+        context_of_sample = of_sample(context, i)
+        matrix = _dense(operator, context_of_sample)
+        forward = operator.forward(x[i : i + 1], context_of_sample).flatten()
+        back = operator.adjoint(y[i : i + 1], context_of_sample).flatten()
         close("to_dense() @ x", matrix @ x[i].flatten(), forward, 1e-12, _room(forward))
         close("to_dense().T @ y", matrix.T @ y[i].flatten(), back, 1e-12, _room(back))
 
@@ -134,9 +135,9 @@ def norm_bound(operator: LinearOperator, context: Context) -> None:
         ("norm_bound()", operator.norm_bound(context)),
         (".T.norm_bound()", operator.T.norm_bound(context)),
     ):
-        found = torch.tensor(bound, dtype=truth.dtype)
-        at_most("‖A‖₂", truth * (1 - 1e-12), found, norm_bound=bound)
-        at_most(name, found, truth * 1.01, norm=float(truth))
+        actual = torch.tensor(bound, dtype=truth.dtype)
+        at_most("‖A‖₂", truth * (1 - 1e-12), actual, norm_bound=bound)
+        at_most(name, actual, truth * 1.01, norm=float(truth))
 
 
 def dtypes_are_kept(operator: LinearOperator, context: Context) -> None:
@@ -144,16 +145,16 @@ def dtypes_are_kept(operator: LinearOperator, context: Context) -> None:
     exact = operator.forward(draw(operator.in_shape, context), context)
     for dtype in (torch.float32, torch.bfloat16):
         twin = operator.map_tensors(lambda _, tensor, dtype=dtype: tensor.to(dtype))
-        own = map_context(context, lambda tensor, dtype=dtype: tensor.to(dtype))
-        forward = twin.forward(draw(operator.in_shape, context, dtype=dtype), own)
-        back = twin.adjoint(draw(operator.out_shape, context, dtype=dtype), own)
+        converted = map_context(context, lambda tensor, dtype=dtype: tensor.to(dtype))
+        forward = twin.forward(draw(operator.in_shape, context, dtype=dtype), converted)
+        back = twin.adjoint(draw(operator.out_shape, context, dtype=dtype), converted)
         for name, result in (("forward", forward), ("adjoint", back)):
             require(result.dtype == dtype, f"{name} of {dtype} has dtype {result.dtype}")
         tolerance = 30 * torch.finfo(dtype).eps
         close(f"forward in {dtype}", forward.double(), exact, tolerance, tolerance * float(1 + exact.abs().max()))
         if operator.tensors():
-            found = _dense(twin, of_sample(own, 0)).dtype
-            require(found == dtype, f"to_dense() of tensors in {dtype} has dtype {found}")
+            actual = _dense(twin, of_sample(converted, 0)).dtype
+            require(actual == dtype, f"to_dense() of tensors in {dtype} has dtype {actual}")
 
 
 def gradients(operator: LinearOperator, context: Context) -> None:
@@ -177,20 +178,20 @@ def vmap(operator: LinearOperator, context: Context) -> None:
         ("adjoint", operator.adjoint, operator.out_shape),
     ):
         x = draw(shape, context)
-        found = torch.func.vmap(lambda x, apply=apply: apply(x, context))(torch.stack((x, -x, 2 * x)))
-        wanted = 2 * apply(x, context)
-        close(f"vmap of {name}", found[2], wanted, 1e-12, _room(wanted))
+        actual = torch.func.vmap(lambda x, apply=apply: apply(x, context))(torch.stack((x, -x, 2 * x)))
+        expected = 2 * apply(x, context)
+        close(f"vmap of {name}", actual[2], expected, 1e-12, _room(expected))
 
 
 def devices_are_followed(operator: LinearOperator, context: Context) -> None:
     """Nothing stays behind when operator, context and argument move to another device."""
     # On the device without memory, a tensor left behind on the CPU is an error.
     twin = operator.map_tensors(lambda _, tensor: tensor.to("meta"))
-    own = map_context(context, lambda tensor: tensor.to("meta"))
+    moved = map_context(context, lambda tensor: tensor.to("meta"))
     x, y = draw(operator.in_shape, context).to("meta"), draw(operator.out_shape, context).to("meta")
-    for name, result, wanted in (("forward", twin.forward(x, own), y), ("adjoint", twin.adjoint(y, own), x)):
+    for name, result, expected in (("forward", twin.forward(x, moved), y), ("adjoint", twin.adjoint(y, moved), x)):
         require(result.is_meta, f"{name} stays on {result.device}")
-        require(result.shape == wanted.shape, f"{name} has shape {tuple(result.shape)}, not {tuple(wanted.shape)}")
+        require(result.shape == expected.shape, f"{name} has shape {tuple(result.shape)}, not {tuple(expected.shape)}")
 
 
 def tensors_can_be_replaced(operator: LinearOperator, context: Context) -> None:
@@ -231,9 +232,9 @@ def _dense(operator: LinearOperator, context: Context) -> Tensor:
     return operator.to_dense(context)
 
 
-def _room(wanted: Tensor) -> float:
+def _room(expected: Tensor) -> float:
     """What rounding may change in sums of many terms: an absolute tolerance of the size of the result."""
-    return 1e-12 * float(1 + wanted.abs().max())
+    return 1e-12 * float(1 + expected.abs().max())
 
 
 #: Called with an operator in double precision and a context.

@@ -76,7 +76,7 @@ class Report:
         return not self.findings
 
     def raise_if_failed(self) -> Report:
-        """Itself, or a `ContractError` with the whole report."""
+        """Return the report if all promises are kept, else raise a `ContractError` with it."""
         if not self.ok:
             raise ContractError(str(self))
         return self
@@ -125,10 +125,10 @@ def report(subject: str, work: Iterable[tuple[Check, Iterable[tuple[Any, ...]]]]
     left_out: list[tuple[str, str]] = []
     for check, cases in work:
         try:
-            found = next((finding for case in cases if (finding := examine(check, *case)) is not None), None)
+            broken = next((finding for case in cases if (finding := examine(check, *case)) is not None), None)
         except NotApplicable as reason:
             left_out.append((promise(check), str(reason)))
             continue
         checked.append(promise(check))
-        findings += [] if found is None else [found]
+        findings += [] if broken is None else [broken]
     return Report(subject, tuple(checked), tuple(findings), tuple(left_out))

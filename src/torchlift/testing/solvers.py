@@ -47,10 +47,10 @@ def run(solver: Solver[Any, Any], problem: Any, start: Point, steps: int, state:
     return solve(problem, solver, start, stopping=Stopping(max_steps=steps, change=None), state=state).state
 
 
-def same(what: str, found: Any, wanted: Any) -> None:
-    """Two states with the same bits."""
-    tensors, numbers = state_to_parts(found)
-    others, other_numbers = state_to_parts(wanted)
+def same(what: str, state: Any, expected: Any) -> None:
+    """Require two states to have the same bits."""
+    tensors, numbers = state_to_parts(state)
+    others, other_numbers = state_to_parts(expected)
     require(tensors.keys() == others.keys(), f"{what} has parts {sorted(tensors)}, not {sorted(others)}")
     for name, tensor in tensors.items():
         close(f"{what}: {name}", tensor, others[name], 0.0)
@@ -94,8 +94,8 @@ def states_are_left_alone(solver: Solver[Any, Any], problem: Any, start: Point) 
     for name, tensor in before.items():
         close(f"the old state after a step: {name}", after[name], tensor, 0.0)
     require(json.dumps(after_numbers) == json.dumps(numbers), "the numbers of the old state changed")
-    for tensor, wanted in zip(start.tensors, kept, strict=True):
-        close("the start", tensor, wanted, 0.0)
+    for tensor, expected in zip(start.tensors, kept, strict=True):
+        close("the start", tensor, expected, 0.0)
 
 
 def steps_are_recorded(solver: Solver[Any, Any], problem: Any, start: Point) -> None:

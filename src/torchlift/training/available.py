@@ -19,9 +19,9 @@ def available_memory(device: torch.device | str = "cpu") -> int:
 
 def read_available(root: Path) -> int:
     """Memory that is left according to the files of Linux under `root`, or by what other systems tell."""
-    known = [found for found in (_from_meminfo(root), *_from_groups(root)) if found is not None]
-    if known:
-        return max(min(known), 0)
+    limits = [size for size in (_from_meminfo(root), *_from_groups(root)) if size is not None]
+    if limits:
+        return max(min(limits), 0)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -36,7 +36,7 @@ def _from_meminfo(root: Path) -> int | None:
 
 def _from_groups(root: Path) -> list[int]:
     """What the limits of control groups leave, of either version; files in the cache can be dropped."""
-    found = []
+    sizes = []
     for path, limit, usage, cache in (
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -44,8 +44,8 @@ def _from_groups(root: Path) -> list[int]:
         for folder in _group_folders(root, root / path):
             with suppress(OSError, ValueError):  # no limit, or none that may be read
                 most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, usage))
-                found.append(most - used + _statistic(folder / "memory.stat", cache))
-    return found
+                sizes.append(most - used + _statistic(folder / "memory.stat", cache))
+    return sizes
 
 
 def _group_folders(root: Path, mount: Path) -> list[Path]:
@@ -55,8 +55,8 @@ def _group_folders(root: Path, mount: Path) -> list[Path]:
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, name = line.split(":", 2)
             if controllers in ("", "memory"):
-                own = mount / name.lstrip("/")
-                folders |= {own, *(parent for parent in own.parents if mount in parent.parents)}
+                group = mount / name.lstrip("/")
+                folders |= {group, *(parent for parent in group.parents if mount in parent.parents)}
     return sorted(folders)
 
 

@@ -31,7 +31,7 @@ def check_fit(where: str, network: nn.Module, loss: Loss, batch: Batch) -> Batch
 class CheckedBatches(Batches):
     """The batches of a loader or a drawing function; one that does not fit is refused by its number.
 
-    Args:
+    Arguments:
         batches: the data.
         network, loss: what they must fit.
         where: what error messages call the data.

@@ -50,25 +50,22 @@ def configuration(
         **{name: _text(getattr(options, name)) for name in TERMS},
         "samples": batches[0].samples if batches[0].sized else None,
         "data": _digest(batches[0]),
-        "batch sizes": [each.batch_size for each in batches],
+        "batch sizes": [source.batch_size for source in batches],
         "validation samples": None if held_out is None or not held_out.sized else held_out.samples,
         "validation data": None if held_out is None else _digest(held_out),
         "metrics": [metric.name for metric in settings.metrics],
         "monitored metric": settings.monitor.name,
-        "evaluate_every": settings.evaluate_every,
-        "patience": settings.patience,
-        "tolerance": settings.tolerance,
+        "evaluate_every": options.evaluate_every,
+        "patience": options.patience,
+        "tolerance": options.tolerance,
         "seed": settings.seed,
-        "coupling": options.coupling,
-        "state_regularisers": _text(options.state_regularisers),
-        "parameter_regularisers": _text(options.parameter_regularisers),
     }
 
 
 def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse another configuration than the saved one; the first setting that differs is named."""
-    if (found := _difference(saved, now)) is not None:
-        name, before, after = found
+    if (difference := _difference(saved, now)) is not None:
+        name, before, after = difference
         hint = f"Resume with the settings of the first call, or choose another folder than {folder}."
         invalid_value(f"resumed run: {name}", before, after, hint)
 
@@ -77,13 +74,12 @@ def _difference(saved: Any, now: Any, name: str = "") -> tuple[str, str, str] | 
     """Name and both values of the first setting that differs."""
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         for key in {**now, **saved}:
-            found = _difference(saved.get(key), now.get(key), f"{name} {key}".strip())
-            if found is not None:
-                return found
+            if (difference := _difference(saved.get(key), now.get(key), f"{name} {key}".strip())) is not None:
+                return difference
         return None
     if isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
         pairs = enumerate(zip(saved, now, strict=True), start=1)
-        return next((found for i, (a, b) in pairs if (found := _difference(a, b, f"{name} {i}"))), None)
+        return next((first for i, (a, b) in pairs if (first := _difference(a, b, f"{name} {i}"))), None)
     return None if saved == now else (name, str(saved), str(now))
 
 
@@ -96,7 +92,7 @@ def _text(value: object) -> Any:
 
 def _layers(network: nn.Module) -> list[str]:
     """The parts of a module and its activations, as they print; learned numbers are told by their shapes."""
-    activations = [_activation(each) for each in getattr(network, "activations", ())]
+    activations = [_activation(activation) for activation in getattr(network, "activations", ())]
     return activations or [line.strip() for line in _text(network).splitlines()]
 
 

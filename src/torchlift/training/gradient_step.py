@@ -14,20 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
 from torchlift.objective import Objective
 from torchlift.objective.contrast import contrast
-from torchlift.objective.layer_part import LayerPart
-from torchlift.objective.sharded_batches import ShardedBatches
-from torchlift.parallel import Share
+from torchlift.parallel import ShardedBatches, shard_batches, stage_of
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
 from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.orthogonal import Factors
-from torchlift.training.step import Needs, Parts, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
+from torchlift.training.step import Needs, StateDict, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
 
 Anneal = Literal["cosine", "linear", "constant"]
 
@@ -72,11 +71,11 @@ class GradientMethod(TrainMethod):
         return GradientStep(self, work)
 
     @abstractmethod
-    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
         """The context in which the loss is evaluated and differentiated."""
 
     def differentiate(
-        self, work: Work, batch: Batch, share: Share | None, form: DenseForm | None = None
+        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | None = None
     ) -> tuple[Tensor, Tensor]:
         """Add the gradient of the mean loss to `.grad`; returns the mean loss and the outputs.
 
@@ -89,11 +88,11 @@ class GradientMethod(TrainMethod):
             if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
                 work.loss.check(tuple(output.shape), x, values=False)
             loss = work.loss.mean(output, x)
-            return loss if share is None else loss * share.scale
+            return loss if shard.whole else loss * shard.scale
 
-        if form is not None and (known := self.by_form(form, y, share, loss_of)) is not None:
+        if form is not None and (known := self.by_form(form, y, shard, loss_of)) is not None:
             return known
-        with self.gradients(work, share):
+        with self.gradients(work, shard):
             arguments = (y,) if context is None else (y, context)
             output = work.network(*arguments) if form is None else form(y)
             loss = loss_of(output)
@@ -101,7 +100,7 @@ class GradientMethod(TrainMethod):
         return loss.detach(), output.detach()
 
     def by_form(
-        self, form: DenseForm, y: Tensor, share: Share | None, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         """The same for a chain of dense layers without autograd; None where that does not serve."""
         return None
@@ -120,16 +119,17 @@ class SweepDescent(GradientMethod):
     """
 
     closed_forms: ClassVar[bool] = True
+    needs = Needs(lifting="none")
 
     perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
-    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
-        return sweeping(self.perturbation, mean=None if share is None else share.mean)
+    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
+        return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
 
     def by_form(
-        self, form: DenseForm, y: Tensor, share: Share | None, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        mean = None if share is None else share.mean
+        mean = None if shard.whole else shard.mean
         return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
 
 
@@ -137,7 +137,9 @@ class SweepDescent(GradientMethod):
 class BackPropagation(GradientMethod):
     """Conventional training in the same loop, with the same steps."""
 
-    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+    needs = Needs(lifting="hard")
+
+    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
         return nullcontext()
 
 
@@ -145,12 +147,12 @@ class BackPropagation(GradientMethod):
 class ContrastiveDescent(GradientMethod):
     """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
 
-    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False)
+    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
 
     def init(self, work: Work) -> GradientStep:
         return GradientStep(self, work, _ContrastiveGradient(work))
 
-    def gradients(self, work: Work, share: Share | None) -> AbstractContextManager[object]:
+    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
         return nullcontext()
 
 
@@ -159,19 +161,16 @@ class _ContrastiveGradient:
 
     def __init__(self, work: Work) -> None:
         self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
-        mesh = work.mesh
-        self.part = LayerPart(self.objective, mesh) if mesh is not None and mesh.layers > 1 else None
+        self.stage = stage_of(self.objective, work.mesh)
 
-    def __call__(self, batch: Batch, share: Share | None) -> tuple[Tensor, Tensor]:
-        if self.part is not None:
-            self.part.load()
-        loss, output, gradients = contrast(self.objective, *batch, share, self.part)
-        network, names = self.objective.network, list(gradients)
-        if self.part is not None:  # every process makes the whole step
-            names = [name for name, p in network.named_parameters() if p.requires_grad]
-            gradients = dict(zip(names, self.part.gather([gradients[name] for name in self.part.names]), strict=True))
-        for name in names:
-            network.get_parameter(name).grad = gradients[name]
+    def __call__(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
+        self.stage.load()
+        loss, output, gradients = contrast(self.stage, *batch, shard)
+        # every process makes the whole step
+        whole = self.stage.gather([gradients[name] for name in self.stage.names])
+        targets = [p for p in self.objective.network.parameters() if p.requires_grad]
+        for parameter, gradient in zip(targets, whole, strict=True):
+            parameter.grad = gradient
         return loss, output
 
 
@@ -181,23 +180,23 @@ class GradientStep(TrainStep):
     Arguments:
         method: its settings.
         work: what it is put to work on.
-        differentiate: (batch, share) ↦ loss and outputs, with gradients of all samples; None for those of the method.
+        differentiate: (batch, shard) ↦ loss and outputs, with gradients of all samples; None for those of the method.
     """
 
     def __init__(
         self,
         method: GradientMethod,
         work: Work,
-        differentiate: Callable[[Batch, Share | None], tuple[Tensor, Tensor]] | None = None,
+        differentiate: Callable[[Batch, Shard], tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.method, self.work, self._differentiate = method, work, differentiate
-        self.batches = work.batches if work.mesh is None else ShardedBatches(work.batches, work.mesh)
+        self.batches = shard_batches(work.batches, work.mesh)
         self.optimiser = _make(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
         # Dense layers in turn have a closed form, which saves most of the calls into torch.
         self._form = DenseForm.of(work.network) if method.closed_forms else None
-        self._share: Share | None = None
-        if isinstance(self.optimiser, RelativeStep) and work.mesh is not None:
+        self._shard: Shard = WHOLE
+        if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
             self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
@@ -216,8 +215,8 @@ class GradientStep(TrainStep):
 
     def step(self) -> float:
         self._hold_average(False)
-        batch = self.batches.batch(self.count)
-        share = self._share = self.batches.part(self.count)[1] if isinstance(self.batches, ShardedBatches) else None
+        batches, batch = self.batches, self.batches.batch(self.count)
+        shard = self._shard = batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
         factor = _factor(self._anneal, self.work.budget(self.count))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -226,12 +225,12 @@ class GradientStep(TrainStep):
 
         def closure() -> Tensor:
             self.optimiser.zero_grad(set_to_none=True)
-            loss, output = self._gradient(batch, share)
+            loss, output = self._gradient(batch, shard)
             if self._centring is not None and not values:  # later calls come from within a step
                 lags.extend(self._centred(self._centring))
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
-                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(share, output)}")
+                raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
             return loss
 
         self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -241,16 +240,15 @@ class GradientStep(TrainStep):
         self._count += 1
         return values[0]
 
-    def _gradient(self, batch: Batch, share: Share | None) -> tuple[Tensor, Tensor]:
+    def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
         """The loss and the outputs; `.grad` is that of all samples."""
         with torch.enable_grad():
             if self._differentiate is not None:
-                return self._differentiate(batch, share)
+                return self._differentiate(batch, shard)
             form = self._form if self._form is not None and self._form.plain else None
-            loss, output = self.method.differentiate(self.work, batch, share, form)
-        if share is not None:
-            gradients = [p.grad for p in self.work.network.parameters() if p.grad is not None]
-            share.mesh.sum_all_((loss, *gradients), "data", float(share.count > 0))
+            loss, output = self.method.differentiate(self.work, batch, shard, form)
+        if not shard.whole:
+            shard.sum_(loss, *(p.grad for p in self.work.network.parameters() if p.grad is not None))
         return loss, output
 
     def _centred(self, centring: Centring) -> list[tuple[Mean, Tensor]]:
@@ -264,12 +262,12 @@ class GradientStep(TrainStep):
 
     def _mean_inputs(self, means: list[Mean]) -> None:
         """From mean inputs of this process's samples to those of all; factors of gradients likewise."""
-        share = self._share
-        if share is not None and means:
-            share.mean_(*(mean.inputs for mean in means))
-            keep_factors(means, share.total)
+        shard = self._shard
+        if not shard.whole and means:
+            shard.mean_(*(mean.inputs for mean in means))
+            keep_factors(means, shard.samples(means[0].inputs))
             for mean in means:
-                gathered = {layer: [share.gather(part) for part in parts] for layer, parts in mean.factors.items()}
+                gathered = {layer: [shard.gather(part) for part in parts] for layer, parts in mean.factors.items()}
                 mean.factors = {layer: Factors(*parts) for layer, parts in gathered.items()}
 
     # -- the parameters to judge --------------------------------------------------------------------------------------
@@ -293,7 +291,7 @@ class GradientStep(TrainStep):
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> Parts:
+    def state_dict(self) -> StateDict:
         self._hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
         numbers: dict[str, Number] = {"count": self.count}
@@ -302,8 +300,8 @@ class GradientStep(TrainStep):
                 self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
         return tensors, numbers
 
-    def load_state_dict(self, parts: Parts) -> None:
-        tensors, numbers = parts
+    def load_state_dict(self, state: StateDict) -> None:
+        tensors, numbers = dict(state[0]), state[1]
         own = {path.removeprefix("network."): t for path, t in tensors.items() if path.startswith("network.")}
         load_snapshot(self.work.network, own)
         memory: dict[int | str, dict[str, Any]] = {}
@@ -315,9 +313,9 @@ class GradientStep(TrainStep):
                     entries.setdefault(key, {})[position[0]] = value
                 else:
                     entries[key] = value
-        state = {index: {key: _listed(value) for key, value in entries.items()} for index, entries in memory.items()}
+        saved = {index: {key: _listed(value) for key, value in entries.items()} for index, entries in memory.items()}
         groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
         self._count, self._averaged = int(numbers["count"] or 0), False
 
     def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
@@ -356,9 +354,9 @@ def _factor(anneal: Anneal, left: float) -> float:
     return left if anneal == "linear" else 0.5 * (1 - math.cos(math.pi * left))
 
 
-def _where(share: Share | None, output: Tensor) -> str:
+def _where(shard: Shard, output: Tensor) -> str:
     """The processes whose own outputs are not finite, where there are many."""
-    names = "" if share is None else share.mesh.which(not bool(output.isfinite().all()))
+    names = shard.which(not bool(output.isfinite().all()))
     return f", on {names}" if names else ""
 
 

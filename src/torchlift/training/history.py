@@ -2,39 +2,39 @@
 
 | field                         | meaning                                                      |
 |-------------------------------|--------------------------------------------------------------|
-| `kind`                        | "train" (the steps since the last row) or "validation"       |
+| `kind`                        | "train" (the steps since the last row), "validation", or     |
+|                               | "start" (held-out losses of the starts that were compared)   |
 | `phase`                       | name of the phase                                            |
 | `epoch`, `step`, `seconds`    | when                                                         |
 | `loss`, `objective`, `gap`    | numbers, or None where there is none                         |
 | `metrics`                     | name → number                                                |
 | `learning_rate`               | a number, or None                                            |
 
-JSON has no NaN and no infinity: on disk they are the strings "NaN",
-"Infinity" and "-Infinity", which `read_history` turns back into numbers.
+JSON has no NaN and no infinity: on disk they are {"$float": "nan"} and so on,
+which `read_history` turns back into numbers (see `core/encoding.py`).
 """
 
 from __future__ import annotations
 
-import difflib
 import html
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, overload
 
 from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, TorchliftError, invalid_type, invalid_value, message
-from torchlift.core.files import read_bytes, unlinked
+from torchlift.core.encoding import decode, encode
+from torchlift.core.errors import DataError, TorchliftError, did_you_mean, invalid_type, invalid_value, message
+from torchlift.core.files import read_bytes, unlinked, write_file
 from torchlift.core.html import curve
 from torchlift.training.metrics import METRICS, Metric
 
 Row = dict[str, Any]
 
-KINDS = ("train", "validation")
+KINDS = ("start", "train", "validation")
 NUMBERS = ("epoch", "seconds", "loss", "objective", "gap", "learning_rate")
 FIELDS = ("kind", "phase", "epoch", "step", "seconds", "loss", "objective", "gap", "metrics", "learning_rate")
 
@@ -42,14 +42,13 @@ LARGEST = 1 << 30
 """Bytes of the largest file that is read: rows for years."""
 
 _SMALLER = ("loss", "objective", "gap")
-_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _SHOWN = 8
 
 
 class History(Sequence[Row]):
     """The rows of a run, oldest first.
 
-    Args:
+    Arguments:
         path: a file to create, with one JSON object per line; None keeps rows
             in memory only. `History.resume` goes on with an existing file,
             `read_history` only looks at it.
@@ -81,7 +80,7 @@ class History(Sequence[Row]):
             raise DataError(message(f"History {path}", f"at least {rows} rows", len(lines), hint))
         history = _parsed(path, lines[:rows])  # what follows was never synchronised and may be damaged
         history.path = Path(path)
-        _replace(history.path, b"".join(line + b"\n" for line in lines[:rows]))
+        write_file(history.path, b"".join(line + b"\n" for line in lines[:rows]), history.path.stat().st_mode & 0o777)
         return history
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -90,7 +89,7 @@ class History(Sequence[Row]):
         if self.path is not None:
             # Opened for each line: rows are seconds apart, and no handle has to be closed or survive a copy.
             with self.path.open("ab", buffering=0) as file:
-                file.write(_encoded(checked) + b"\n")
+                file.write(encode(checked) + b"\n")
         self._rows.append(checked)
 
     def sync(self) -> None:
@@ -102,7 +101,7 @@ class History(Sequence[Row]):
     def column(self, name: str, kind: str | None = None) -> tuple[list[int], list[float]]:
         """(steps, values) of a field or metric, where it has a value.
 
-        Args:
+        Arguments:
             name: such as "objective" or "psnr".
             kind: "train" or "validation"; None means training for fields, and
                 validation for metrics.
@@ -118,17 +117,17 @@ class History(Sequence[Row]):
     def best(self, metric: str | Metric = "loss", *, larger_is_better: bool | None = None) -> Row:
         """The validation row in which a metric is best; NaN counts as no value. The earliest of equals.
 
-        Args:
+        Arguments:
             metric: a `Metric`, or its name.
             larger_is_better: needed where the name is not one of ours.
         """
         name, larger = _direction(metric, larger_is_better)
         self._check_name(name)
         rows = [row for row in self._rows if row["kind"] == "validation"]
-        found = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
-        if not found:
+        scored = [(value, row) for row in rows if (value := _value(row, name)) is not None and not math.isnan(value)]
+        if not scored:
             invalid_value("History.best", f"a validation row with a value of {name!r}", "none")
-        return (max if larger else min)(found, key=lambda pair: pair[0])[1]
+        return (max if larger else min)(scored, key=lambda pair: pair[0])[1]
 
     def to_dicts(self) -> list[Row]:
         """Copies of all rows."""
@@ -148,8 +147,8 @@ class History(Sequence[Row]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        place = "" if self.path is None else f" in {self.path}"
-        return f"History({len(self)} rows{place})"
+        where = "" if self.path is None else f" in {self.path}"
+        return f"History({len(self)} rows{where})"
 
     def _repr_html_(self) -> str:
         """Curves, and the last rows as a table, without the columns that are empty in all of them."""
@@ -169,11 +168,9 @@ class History(Sequence[Row]):
 
     def _check_name(self, name: str) -> None:
         """Refuse what no row has, if there are rows."""
-        known = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
-        if name not in known and any(row["kind"] == "validation" for row in self._rows):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else ""
-            invalid_value("History column", f"one of {', '.join(known)}", repr(name), hint)
+        names = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
+        if name not in names and any(row["kind"] == "validation" for row in self._rows):
+            invalid_value("History column", f"one of {', '.join(names)}", repr(name), did_you_mean(name, names))
 
 
 def read_history(path: str | Path) -> History:
@@ -189,7 +186,7 @@ def _parsed(path: str | Path, lines: list[bytes]) -> History:
     history = History()
     for number, line in enumerate(lines, start=1):
         try:
-            history.append(_decoded(line))
+            history.append(decode(line))
         except (ValueError, OverflowError, RecursionError, TorchliftError) as error:
             got = f"{line[:60]!r} ({str(error)[:200]})"
             raise DataError(message(f"{path} line {number}", "a row as JSON", got)) from error
@@ -206,28 +203,13 @@ def _lines(path: Path) -> list[bytes]:
     return [*lines, last]
 
 
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(path.stat().st_mode & 0o777)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _checked(row: object) -> Row:
     """A copy with all fields, of plain Python numbers."""
     if not isinstance(row, Mapping):
         invalid_type("History row", "a mapping", row)
     for name in row:
         if name not in FIELDS:
-            near = difflib.get_close_matches(str(name), FIELDS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "Other numbers go into 'metrics'."
+            hint = did_you_mean(name, FIELDS, "Other numbers go into 'metrics'.")
             invalid_value("History row", f"the fields {', '.join(FIELDS)}", repr(name), hint)
     if row.get("kind") not in KINDS:
         invalid_value("History row kind", f"one of {', '.join(map(repr, KINDS))}", repr(row.get("kind")))
@@ -253,34 +235,6 @@ def _number(name: str, value: object) -> float | None:
     return float(value)
 
 
-def _encoded(row: Row) -> bytes:
-    plain = {name: _named(value) for name, value in row.items()}
-    plain["metrics"] = {name: _named(value) for name, value in row["metrics"].items()}
-    return json.dumps(plain, allow_nan=False).encode()
-
-
-def _named(value: Any) -> Any:
-    """Numbers that JSON lacks by their names."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _decoded(line: bytes) -> Any:
-    row = json.loads(line, parse_constant=_refuse_constant)
-    if not isinstance(row, dict):
-        return row
-    row |= {name: _NAMES.get(value, value) for name in NUMBERS if isinstance(value := row.get(name), str)}
-    metrics = row.get("metrics")
-    if isinstance(metrics, dict):
-        row["metrics"] = {k: _NAMES.get(v, v) if isinstance(v, str) else v for k, v in metrics.items()}
-    return row
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _value(row: Row, name: str) -> float | None:
     """A field of the row, else one of its metrics."""
     value = row[name] if name in NUMBERS else None
@@ -289,14 +243,14 @@ def _value(row: Row, name: str) -> float | None:
 
 def _direction(metric: str | Metric, larger_is_better: bool | None) -> tuple[str, bool]:
     """The name of a metric, and whether large values of it are good."""
-    known = metric if isinstance(metric, Metric) else METRICS.get(metric)
+    registered = metric if isinstance(metric, Metric) else METRICS.get(metric)
     name = metric.name if isinstance(metric, Metric) else metric
     if larger_is_better is not None:
         return name, larger_is_better
-    if known is None and name not in _SMALLER:
+    if registered is None and name not in _SMALLER:
         hint = "Pass larger_is_better=True or False."
         invalid_value("History.best", f"one of {', '.join((*_SMALLER, *METRICS))}", repr(name), hint)
-    return name, known is not None and known.larger_is_better
+    return name, registered is not None and registered.larger_is_better
 
 
 def _text(value: object) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, unfold
 
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.networks.reader import Site, Term
 from torchlift.objective.fit import LayerFit, fit
-from torchlift.operators import Dense
+from torchlift.operators import Conv2d, Dense
 from torchlift.prox import ProximalActivation
 from torchlift.training.draws import LayerStart, orthogonal, weight_of
-from torchlift.training.pass_through import passing_bias
+from torchlift.training.identity_start import Range, centre_tap, identity_start, passing_bias
 
 #: Iterations of a hidden layer's fit: more of them gain little on held-out data.
 STEPS = 2
@@ -25,8 +27,14 @@ STEPS = 2
 OUTPUT_STEPS = 50
 #: So many hidden layers must leave at most this part of the error of an output that is fitted alone.
 TRIED, WORTH = 2, 0.9
+#: Images at least that networks of convolutions are fitted to.
+IMAGES = 100
+#: Entries at most of which it is counted how many are zero.
+COUNTED = 1_000_000
 #: Least share of activations that are not zero.
-AWAKE = 0.5
+ALIVE = 0.5
+#: Patches at most that a convolution is fitted to.
+PATCHES = 20_000
 #: A layer is enlarged by this factor at most so many times.
 ENLARGE, TIMES = 1.25, 40
 
@@ -43,8 +51,85 @@ class Sample:
 
     @property
     def target(self) -> Tensor | None:
-        """Flat targets where they are outputs, None where they are labels."""
-        return None if isinstance(self.loss, CrossEntropy) else self.x.flatten(1)
+        """Targets where they are outputs, None where they are labels."""
+        return None if isinstance(self.loss, CrossEntropy) else self.x
+
+    @property
+    def restores(self) -> bool:
+        """Whether targets are of the shape of the inputs, so that layers can hand on estimates of them."""
+        return self.target is not None and self.x.shape == self.y.shape
+
+
+@dataclass(frozen=True)
+class _Regression:
+    """The leading units (or channels) of a layer, which are fitted by regression on its inputs (or their patches).
+
+    Arguments:
+        layer: dense, or a convolution in one group.
+        units: how many of its units are fitted.
+    """
+
+    layer: ChainLayer
+    units: int
+
+    def design(self, u: Tensor) -> Tensor:
+        """(rows, inputs of a unit)."""
+        operator = self.layer.operator
+        return _patches(operator, u) if isinstance(operator, Conv2d) else u
+
+    def values(self, x: Tensor) -> Tensor:
+        """(rows, units) of what has the shape of the layer's fitted units."""
+        if not isinstance(self.layer.operator, Conv2d):
+            return x.flatten(1)
+        return x[: _images(self.layer.operator, len(x))].permute(0, 2, 3, 1).flatten(0, 2)
+
+    def anchor(self, hands_on: bool) -> Weights:
+        """The identity where the layer is square or its leading inputs are estimates of the target, else zero."""
+        weight = torch.zeros_like(weight_of(self.layer)[: self.units])
+        bias = None if self.layer.bias is None else weight.new_zeros(self.units)
+        if isinstance(self.layer.operator, Conv2d):
+            tap = centre_tap(self.layer.operator)
+            if hands_on and tap is not None:
+                for c in range(min(weight.shape[:2])):
+                    weight[(c, c, *tap)] = 1.0
+        elif hands_on or len(weight_of(self.layer)) == weight.shape[1]:
+            weight.fill_diagonal_(1.0)
+        return weight, bias
+
+    def solve(
+        self,
+        u: Tensor,
+        residual: Callable[[Tensor], Tensor],
+        curvature: float,
+        anchor: Weights,
+        ridge: float,
+        steps: int,
+    ) -> None:
+        """The ridge majoriser from the anchor, towards which the ridge pulls; `residual` maps (rows, units) to them."""
+        X = self.design(u)
+        count, inputs = X.shape
+        square = (float(X.square().sum()) / count + 1) / (inputs + 1)
+        near = anchor[0].flatten(1)[None], None if anchor[1] is None else anchor[1][None]
+        strength = ridge * inputs / count * curvature * square
+        problem = LayerFit(X[None], lambda v: residual(v[0])[None], curvature, near, strength)
+        weight, bias = fit(problem, *near, tolerance=1e-6, steps=steps)
+        weight_of(self.layer)[: self.units] = weight[0].view_as(anchor[0])
+        if self.layer.bias is not None:
+            self.layer.bias.view(-1)[: self.units] = bias[0]
+
+
+def _images(operator: Conv2d, count: int) -> int:
+    """Of how many images all patches are looked at: neighbouring patches are alike."""
+    return min(count, max(1, PATCHES // math.prod(operator.out_shape[1:])))
+
+
+def _patches(operator: Conv2d, u: Tensor) -> Tensor:
+    """(images · positions, channels · kernel): what each output pixel of a convolution reads."""
+    kernel = operator.weight.shape[2:]
+    lead, trail = operator.margins
+    padded = pad(u[: _images(operator, len(u))], (lead[1], trail[1], lead[0], trail[0]))
+    columns = unfold(padded, kernel, dilation=operator.dilation, stride=operator.stride)
+    return columns.transpose(1, 2).flatten(0, 1)
 
 
 @torch.no_grad()
@@ -60,60 +145,80 @@ def layer_wise(
       by two iterations of the ridge majoriser. (W₀, b₀) hands the input on
       unchanged where the layer is square and is zero elsewhere. With N samples
       and n inputs, ρ = ridge · n/N · the mean square of (u, 1): the fewer samples
-      there are for each weight, the closer the layer stays to (W₀, b₀).
+      there are for each weight, the closer the layer stays to (W₀, b₀). The fit of
+      a convolution that keeps the size of the image is the same with patches as
+      inputs. Where targets have the shape of the inputs, layers may be wider: the
+      leading units or channels are fitted, the others are "scaled".
     - Any other layer is "scaled": orthogonal weights, such that the
       pre-activations have mean 0 (where there is a bias) and variance 1; then
       enlarged, or shifted by its bias, until half of the activations are not zero.
       Maps that are followed by another one without an activation in between,
       and those whose output a skip connection is added to, stay "orthogonal".
-    - A dense output layer is "fit" to the loss itself in the same way; any
-      other one is "scaled" to the mean and variance of the target.
+    - The output layer, dense or a convolution, is "fit" to the loss itself in the
+      same way; any other one is "scaled" to the mean and variance of the target.
     - Where all layers could be "fit" but the first two of them leave more than
       90 % of the error (root mean square) that a fitted output leaves behind
-      hidden layers which hand the input on, these are "pass-through" and only
+      hidden layers which hand the input on, these are "identity" and only
       the output is "fit". Such hidden fits seem to lose more than they gain:
       in inpainting, training went on from them more slowly.
 
     References: Mishkin & Matas, All you need is a good init (2016), for the
     variances; the fits are parameter steps of the Bregman lifting.
     """
+    sample = _enough(network, sample)
     layers, target = network.layers(), sample.target
     uses = Counter(k for site in network.sites for _, term in site.reads for k in set(term.layers))
     starts: dict[str, LayerStart] = {}
-    hidden = [_alone(layers, site, uses, target) for site in network.sites]
-    fitted = {layer.name for layer in hidden if layer is not None}
+    hidden = [_regression(layers, site, uses, sample) for site in network.sites]
+    whole = [one for one in hidden if one is not None and one.units == len(weight_of(one.layer))]
+    fitted = {one.layer.name for one in whole}
     for layer in layers:
         if layer.name is not None and layer.name not in fitted:
             orthogonal(layer, 1.0, generator)
-    simple = _output_alone(network, layers, hidden, sample, ridge) if hidden and all(hidden) else None
-    u, z = [sample.y], []
+    alone = len(whole) == len(hidden) > 0 and all(isinstance(one.layer.operator, Dense) for one in whole)
+    simple = _output_alone(network, layers, whole, sample, ridge) if alone else None
+    u, z, hands_on = [sample.y], [], sample.restores
     for j, site in enumerate(network.sites):
-        if (layer := hidden[j]) is not None and target is not None:
-            _fit_hidden(layer, site.activation, u[j], target, ridge)
-        elif len(site.reads) == 1 and (last := _last(layers, site.reads[0][1])) and last.name not in starts:
-            _wake(last, site.activation, network.operators().pre_activation(j, u))
-            starts[str(last.name)] = LayerStart(str(last.name), "scaled")
+        regression = hidden[j]
+        if regression not in whole and len(site.reads) == 1:
+            last = _last(layers, site.reads[0][1])
+            if last is not None and last.name not in starts:
+                _revive(last, site.activation, network.operators().pre_activation(j, u))
+                starts[str(last.name)] = LayerStart(str(last.name), "scaled")
+        if regression is not None and target is not None:
+            _fit_hidden(regression, site.activation, u[j], target, ridge, hands_on)
         form = network.operators()  # anew: sums of biases are made when it is built
         z.append(site.activation(form.pre_activation(j, u)))
         u.append(form.couple(j, u, z))
-        if layer is not None and target is not None:
-            error = _distance(z[j], target)
-            starts[str(layer.name)] = LayerStart(str(layer.name), "fit", error)
+        if regression is not None and target is not None:
+            name, hands_on = str(regression.layer.name), True
+            error = _distance(
+                z[j][:, : regression.units], target.reshape(len(target), regression.units, *z[j].shape[2:])
+            )
+            starts[name] = LayerStart(name, "fit", error)
             if simple is not None and j + 1 == min(TRIED, len(hidden)) and error > WORTH * simple.error:
-                _hand_on(network, hidden, target)
+                _hand_on(network, whole, target)
                 return simple.starts
-    starts |= _output(network, layers, u, sample, ridge)
+    starts |= fit_output(network, u, sample, ridge, hands_on)
     names = [layer.name for layer in layers if layer.name is not None]
     return tuple(starts.get(name, LayerStart(name, "orthogonal")) for name in names)
 
 
-def _alone(layers: tuple[ChainLayer, ...], site: Site, uses: Counter[int], target: Tensor | None) -> ChainLayer | None:
-    """The dense layer that is all of a row of W, stands nowhere else, and is as wide as the target."""
-    if target is None or site.skip is not None or len(site.reads) != 1:
+def _regression(layers: tuple[ChainLayer, ...], site: Site, uses: Counter[int], sample: Sample) -> _Regression | None:
+    """The fit of the layer that is all of a row of W and stands nowhere else, if it is wide enough for the target."""
+    if sample.target is None or site.skip is not None or len(site.reads) != 1:
         return None
     term = site.reads[0][1]
-    layer = _single_dense(layers, term) if uses[term.layers[0]] == 1 else None
-    return layer if layer is not None and layer.operator.out_shape == tuple(target.shape[1:]) else None
+    layer = _single(layers, term) if uses[term.layers[0]] == 1 else None
+    if layer is None or (site.activation.dim is not None and sample.restores):
+        return None
+    shape, made = tuple(sample.target.shape[1:]), layer.operator.out_shape
+    if isinstance(layer.operator, Conv2d):
+        fits = sample.restores and len(shape) == 3 and made[1:] == shape[1:] and made[0] >= shape[0]
+        return _Regression(layer, shape[0]) if fits else None
+    entries = math.prod(shape)
+    fits = made[0] >= entries if sample.restores else made == (entries,)
+    return _Regression(layer, entries) if fits else None
 
 
 @dataclass(frozen=True)
@@ -125,42 +230,67 @@ class _Simple:
 
 
 def _output_alone(
-    network: Chain, layers: tuple[ChainLayer, ...], hidden: list[ChainLayer | None], sample: Sample, ridge: float
+    network: Chain, layers: tuple[ChainLayer, ...], hidden: Sequence[_Regression], sample: Sample, ridge: float
 ) -> _Simple | None:
     """Sets the weights accordingly; None where the output is not a dense layer."""
-    target = sample.target
-    if target is None or _single_dense(layers, network.output_term) is None:
+    output = _single(layers, network.output_term)
+    if sample.target is None or output is None or not isinstance(output.operator, Dense):
         return None
-    starts = _hand_on(network, hidden, target)
-    u, z, form = [sample.y], [], network.operators()
+    starts = _hand_on(network, hidden, sample.target)
+    u = _states(network, sample.y)
+    starts += tuple(fit_output(network, u, sample, ridge, True).values())
+    return _Simple(_distance(network.operators().output(u), sample.target.flatten(1)), starts)
+
+
+def _states(network: Chain, y: Tensor) -> list[Tensor]:
+    u, z, form = [y], [], network.operators()
     for j, site in enumerate(network.sites):
         z.append(site.activation(form.pre_activation(j, u)))
         u.append(form.couple(j, u, z))
-    starts += tuple(_output(network, layers, u, sample, ridge).values())
-    return _Simple(_distance(network.operators().output(u), target), starts)
+    return u
 
 
-def _hand_on(network: Chain, hidden: list[ChainLayer | None], target: Tensor) -> tuple[LayerStart, ...]:
+def identity_fit(
+    network: Chain, values: Range, sample: Sample, ridge: float, generator: torch.Generator | None
+) -> tuple[LayerStart, ...]:
+    """Hidden layers as in `identity_start`, and an output fitted as in `layer_wise`."""
+    starts = {start.layer: start for start in identity_start(network, values, 0.0, generator)}
+    sample = _enough(network, sample)
+    starts |= fit_output(network, _states(network, sample.y), sample, ridge, sample.restores)
+    return tuple(starts.values())
+
+
+def _enough(network: Chain, sample: Sample) -> Sample:
+    """Fewer samples where all maps are convolutions, of which each image shows many patches."""
+    operators = [layer.operator for layer in network.layers() if layer.name is not None]
+    if not operators or not all(isinstance(operator, Conv2d) for operator in operators):
+        return sample
+    count = max(IMAGES, *(_images(operator, len(sample.y)) for operator in operators if isinstance(operator, Conv2d)))
+    return replace(sample, y=sample.y[:count], x=sample.x[:count])
+
+
+def _hand_on(network: Chain, hidden: Sequence[_Regression], target: Tensor) -> tuple[LayerStart, ...]:
     starts = []
-    for layer, site in zip(hidden, network.sites, strict=True):
-        assert layer is not None
-        weight, bias = _anchor(layer, site.activation, target)
-        weight_of(layer).copy_(weight)
-        if layer.bias is not None and bias is not None:
-            layer.bias.copy_(bias)
-        starts.append(LayerStart(str(layer.name), "pass-through"))
+    for regression, site in zip(hidden, network.sites, strict=True):
+        weight, bias = _anchor(regression, site.activation, target, True)
+        weight_of(regression.layer).copy_(weight)
+        if regression.layer.bias is not None and bias is not None:
+            regression.layer.bias.copy_(bias)
+        starts.append(LayerStart(str(regression.layer.name), "identity"))
     return tuple(starts)
 
 
-def _distance(found: Tensor, target: Tensor) -> float:
+def _distance(output: Tensor, target: Tensor) -> float:
     """Root mean square."""
-    return float((found - target).square().mean().sqrt())
+    return float((output - target).square().mean().sqrt())
 
 
-def _single_dense(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
+def _single(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
+    """The dense layer or convolution, in one group, that is all of a term."""
     layer = layers[term.layers[0]]
     single = len(term.layers) == 1 and term.factor == 1.0 and layer.name is not None
-    return layer if single and isinstance(layer.operator, Dense) else None
+    plain = isinstance(layer.operator, Dense) or (isinstance(layer.operator, Conv2d) and layer.operator.groups == 1)
+    return layer if single and plain else None
 
 
 def _last(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
@@ -171,77 +301,66 @@ def _last(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
 # -- fits -------------------------------------------------------------------------------------------------------------
 
 
-def _fit_hidden(layer: ChainLayer, activation: ProximalActivation, u: Tensor, target: Tensor, ridge: float) -> None:
+def _fit_hidden(
+    regression: _Regression, activation: ProximalActivation, u: Tensor, target: Tensor, ridge: float, hands_on: bool
+) -> None:
     """min over (W, b) of the mean of B_Ψ(target, W u + b), near the weights that pass u on."""
     # ∇_v B_Ψ(x, v) = σ(v) − x is 1-Lipschitz in v
-    anchor = _anchor(layer, activation, target)
-    _solve(layer, u, lambda v: activation(v[0])[None] - target, 1.0, anchor, ridge, STEPS)
+    values, sigma = regression.values(target), _leading(activation, regression)
+    anchor = _anchor(regression, activation, target, hands_on)
+    regression.solve(u, lambda v: sigma(v) - values, 1.0, anchor, ridge, STEPS)
 
 
-def _anchor(layer: ChainLayer, activation: ProximalActivation, target: Tensor) -> Weights:
-    """Weights that pass on what lies in the range of the target, where the layer is square."""
-    weight, bias = _identity_like(layer)
+def _leading(activation: ProximalActivation, regression: _Regression) -> Callable[[Tensor], Tensor]:
+    """σ of the fitted units, as a function of (rows, units); other units may have numbers of their own."""
+    spare = len(weight_of(regression.layer)) - regression.units
+    if spare == 0 or not any(isinstance(value, Tensor) and value.ndim > 0 for value in vars(activation).values()):
+        return activation
+    return lambda v: activation(pad(v, (0, spare)))[:, : regression.units]
+
+
+def _anchor(regression: _Regression, activation: ProximalActivation, target: Tensor, hands_on: bool) -> Weights:
+    """Weights that pass on what lies in the range of the target."""
+    weight, bias = regression.anchor(hands_on)
     low, high = float(target.min()), float(target.max())
-    if bias is not None and weight.shape[0] == weight.shape[1] and activation.dim is None and high > low:
-        like = torch.zeros(1, len(bias), dtype=torch.float64)
-        bias.copy_(passing_bias(activation, (low, high), like)[0])
+    passes = hands_on or len(weight_of(regression.layer)) == weight[0].numel()
+    if bias is not None and passes and activation.dim is None and high > low:
+        like = torch.zeros(1, len(weight_of(regression.layer)), dtype=torch.float64)
+        bias.copy_(passing_bias(activation, (low, high), like)[0, : regression.units])
     return weight, bias
 
 
-def _output(
-    network: Chain, layers: tuple[ChainLayer, ...], u: list[Tensor], sample: Sample, ridge: float
+def fit_output(
+    network: Chain, u: list[Tensor], sample: Sample, ridge: float, hands_on: bool = False
 ) -> dict[str, LayerStart]:
-    layer, loss, x = _last(layers, network.output_term), sample.loss, sample.x
+    """Fit the output layer to the loss, given the states u of the sample; by name."""
+    layers, loss, x = network.layers(), sample.loss, sample.x
+    layer = _last(layers, network.output_term)
     if layer is None or layer.name is None:
         return {}
-    if _single_dense(layers, network.output_term) is not None:
-        anchor, curvature = _identity_like(layer), loss.curvature()
+    single, labels = _single(layers, network.output_term), sample.target is None
+    if single is not None and not (labels and isinstance(single.operator, Conv2d)):
+        regression, curvature = _Regression(layer, len(weight_of(layer))), loss.curvature()
         steps = 1 if isinstance(loss, SquaredError) else OUTPUT_STEPS
-        _solve(layer, u[-1], lambda v: loss.grad(v[0], x)[None], curvature, anchor, ridge, steps)
+        values = x if labels else regression.values(x)
+        anchor = regression.anchor(hands_on)
+        regression.solve(u[-1], lambda v: loss.grad(v, values), curvature, anchor, ridge, steps)
         error = float(loss.value(network.operators().output(u), x).mean())
         return {layer.name: LayerStart(layer.name, "fit", error)}
-    mean, deviation = (0.0, 1.0) if sample.target is None else (float(x.mean()), float(x.std()))
+    mean, deviation = (0.0, 1.0) if labels else (float(x.mean()), float(x.std()))
     _standardise(layer, network.operators().output(u), mean, deviation)
     return {layer.name: LayerStart(layer.name, "scaled")}
-
-
-def _identity_like(layer: ChainLayer) -> Weights:
-    """The identity where W is square, else zero; no bias."""
-    weight = torch.zeros_like(weight_of(layer))
-    if weight.shape[0] == weight.shape[1]:
-        weight.fill_diagonal_(1.0)
-    return weight, None if layer.bias is None else torch.zeros_like(layer.bias)
-
-
-def _solve(
-    layer: ChainLayer,
-    u: Tensor,
-    residual: Callable[[Tensor], Tensor],
-    curvature: float,
-    anchor: Weights,
-    ridge: float,
-    steps: int,
-) -> None:
-    """The ridge majoriser from the anchor, towards which the ridge pulls."""
-    count, inputs = u.shape
-    square = (float(u.square().sum()) / count + 1) / (inputs + 1)
-    near = anchor[0][None], None if anchor[1] is None else anchor[1][None]
-    problem = LayerFit(u[None], residual, curvature, near, ridge * inputs / count * curvature * square)
-    weight, bias = fit(problem, *near, tolerance=1e-6, steps=steps)
-    weight_of(layer).copy_(weight[0])
-    if layer.bias is not None:
-        layer.bias.copy_(bias[0])
 
 
 # -- scales -----------------------------------------------------------------------------------------------------------
 
 
-def _wake(layer: ChainLayer, activation: ProximalActivation, v: Tensor) -> None:
+def _revive(layer: ChainLayer, activation: ProximalActivation, v: Tensor) -> None:
     """Mean 0 and variance 1 of v, and at least half of the activations not zero."""
     v = _standardise(layer, v, 0.0, 1.0)
     factor = 1.0
     for _ in range(TIMES):  # a threshold is passed by larger values
-        if _share(activation, factor * v) >= AWAKE:
+        if _share(activation, factor * v) >= ALIVE:
             break
         factor *= ENLARGE
     else:  # a rectifier only by other signs
@@ -255,7 +374,7 @@ def _wake(layer: ChainLayer, activation: ProximalActivation, v: Tensor) -> None:
 
 
 def _share(activation: ProximalActivation, v: Tensor) -> float:
-    return float((activation(v) != 0).double().mean())
+    return float((activation(v[: max(1, COUNTED // v[0].numel())]) != 0).double().mean())
 
 
 def _standardise(layer: ChainLayer, v: Tensor, mean: float, deviation: float) -> Tensor:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
-from torchlift.io import Piece, Stored
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.objective.layer_part import LayerPart
+from torchlift.objective.latent_cache import LatentCache
 from torchlift.objective.problem import Split
-from torchlift.objective.sharded_batches import ShardedBatches
-from torchlift.objective.store import StateStore
-from torchlift.parallel import Mesh
+from torchlift.parallel import Mesh, load_sharded, training_batches, training_problem
 from torchlift.solvers import ImplicitStochasticGradient, Solver, state_from_parts, state_to_parts
-from torchlift.solvers.state import Number, state_points
-from torchlift.training.step import LatentSettings, Needs, Parts, TrainMethod, TrainStep, Work, spread
+from torchlift.solvers.state import state_points
+from torchlift.training.step import LatentSettings, Needs, StateDict, TrainMethod, TrainStep, Work
 
-_KEPT = "problem."
+#: Before the names of tensors that the problem holds, not the solver.
+_PROBLEM = "problem."
 
 
 @dataclass(frozen=True)
@@ -59,31 +57,25 @@ class LiftedDescent(TrainMethod):
                 invalid_value(f"train {name}", expected, f"states={latents.start!r}", hint)
             if not stochastic:
                 invalid_value(f"train {name}", expected, "the full batch, which is at work all the time", hint)
-        if work.mesh is not None and work.mesh.layers > 1 and latents.start == "warm" and not work.full:
+        if work.mesh.layers > 1 and latents.start == "warm" and not work.full:
             hint = "Use states='forward', batch_size='full', or the axis data."
             invalid_value("mesh axis layers", "lifted variables that start anew in every batch", "states='warm'", hint)
         _objective(work)
 
     def init(self, work: Work) -> LiftedStep:
-        solver, objective = self._solver(work), _objective(work)
-        inner = getattr(solver, "inner", solver)
-        split: Split = "odd-even" if inner.exact else "whole"
-        persistent = work.latents.start == "warm" and not work.full
-        batches = work.batches if work.mesh is None else ShardedBatches(work.batches, work.mesh, by_sample=persistent)
-        part = LayerPart(objective, work.mesh) if work.mesh is not None and work.mesh.layers > 1 else None
-        start = "forward" if work.latents.start == "warm" else work.latents.start
+        solver, objective, latents = self._solver(work), _objective(work), work.latents
+        split: Split = "odd-even" if getattr(solver, "inner", solver).exact else "whole"
+        cached = latents.start == "warm"
+        start = "forward" if cached else latents.start
         if work.full and solver.solves == "blocks":
-            y, x, context = batches.batch(0)
-            if isinstance(batches, ShardedBatches):
-                share = batches.part(0)[1]
-                problem = DistributedProblem(objective, y, x, share, part, split=split, context=context)
-            else:
-                problem = TrainingProblem(objective, y, x, split=split, context=context)
-            return LiftedStep(solver, problem, problem.start(start, torch.Generator().manual_seed(work.seed)))
-        store = latent_store(objective, work) if work.latents.start == "warm" else None
-        options = {"split": split, "start": start, "budget": work.budget, "store": store, "part": part}
-        problem = TrainingBatches(objective, batches, **options)
-        return LiftedStep(solver, problem, problem.start())
+            problem = training_problem(objective, work.batches, work.mesh, split=split)
+            generator = torch.Generator().manual_seed(work.seed)
+            return LiftedStep(solver, problem, problem.start(start, generator), work.mesh)
+        cache = latent_cache(objective, work) if cached else None
+        by_sample = cached and not work.full
+        options = {"split": split, "start": start, "cache": cache}
+        problem = training_batches(objective, work.batches, work.mesh, by_sample=by_sample, **options)
+        return LiftedStep(solver, problem, problem.start(), work.mesh)
 
     def _solver(self, work: Work) -> Solver[Any, Any]:
         """On batches, a solver of the whole problem becomes the inner one of an implicit stochastic gradient."""
@@ -108,15 +100,11 @@ def _objective(work: Work) -> Objective:
     )
 
 
-def latent_store(objective: Objective, work: Work) -> StateStore:
+def latent_cache(objective: Objective, work: Work) -> LatentCache:
     """Room for the lifted variables of all samples."""
     activations = objective.network.operators().activations
-    like, latents = work.batches.example().y, work.latents
-    samples = work.batches.samples
-    return StateStore(
-        objective.layout, activations, samples, like, dtype=latents.dtype, folder=latents.folder,
-        u_layout=objective.u_layout,
-    )  # fmt: skip
+    settings = {"dtype": work.latents.dtype, "folder": work.latents.folder, "u_layout": objective.u_layout}
+    return LatentCache(objective.layout, activations, work.batches.samples, work.batches.example().y, **settings)
 
 
 class LiftedStep(TrainStep):
@@ -126,11 +114,12 @@ class LiftedStep(TrainStep):
         solver: its settings.
         problem: `TrainingBatches` or `TrainingProblem`.
         start: where to begin.
+        mesh: the processes that share the problem.
     """
 
-    def __init__(self, solver: Solver[Any, Any], problem: TrainingBatches | TrainingProblem, start: Point) -> None:
+    def __init__(self, solver: Solver[Any, Any], problem: Any, start: Point, mesh: Mesh) -> None:
         solver.check(problem, start)
-        self.solver, self.problem = solver, problem
+        self.solver, self.problem, self.mesh = solver, problem, mesh
         self.state = solver.init(problem, start)
 
     @property
@@ -158,44 +147,38 @@ class LiftedStep(TrainStep):
     def publish(self) -> None:
         self.problem.publish(getattr(self.state, "answer", self.state.point))
 
-    def state_dict(self) -> Parts:
+    def state_dict(self) -> StateDict:
         tensors, numbers = state_to_parts(self.state)
-        kept = self.problem.parts() if isinstance(self.problem, TrainingBatches) else {}
-        return tensors | {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}, numbers
+        return self._sharded(self.state, tensors) | self._problem_tensors(), numbers
 
-    def load_state_dict(self, parts: Parts) -> None:
-        tensors, numbers = parts
-        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_KEPT)}
-        self.state = state_from_parts(self.state, own, numbers)
-        if isinstance(self.problem, TrainingBatches):
-            kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
-            self.problem.restore(kept)
-
-    def pieces(self, mesh: Mesh) -> tuple[list[Piece], dict[str, Number]]:
-        return [*self._held(self.state, mesh), *self._kept()], state_to_parts(self.state)[1]
-
-    def load_pieces(self, stored: Stored, numbers: dict[str, Number]) -> None:
-        assert self.problem.mesh is not None  # one process loads its state dict
+    def load_state_dict(self, state: StateDict) -> None:
+        saved, numbers = state
+        if self.mesh.size == 1:
+            tensors = {name: tensor for name, tensor in saved.items() if not name.startswith(_PROBLEM)}
+            self.state = state_from_parts(self.state, tensors, numbers)
+            if isinstance(self.problem, TrainingBatches):
+                cached = {name.removeprefix(_PROBLEM): t for name, t in saved.items() if name.startswith(_PROBLEM)}
+                self.problem.load_state_dict(cached)
+            return
         empty = {name: torch.empty_like(tensor) for name, tensor in state_to_parts(self.state)[0].items()}
-        state = state_from_parts(self.state, empty, numbers)
-        for piece in (*self._held(state, self.problem.mesh), *self._kept()):
-            _fill(piece, stored)
-        self.state = state
+        new = state_from_parts(self.state, empty, numbers)
+        load_sharded(self._sharded(new, empty) | self._problem_tensors(), saved)  # type: ignore[arg-type]
+        self.state = new
 
-    def _held(self, state: Any, mesh: Mesh) -> list[Piece]:
-        """The pieces of a state, whose points are shared and of whose other tensors every process has a copy."""
-        problem = self.problem
-        assert isinstance(problem, DistributedProblem | TrainingBatches)  # the problems of a mesh
-        points, tensors = state_points(state), state_to_parts(state)[0]
-        shared = tuple(f"{path}." for path in points)
-        held = spread({name: tensor for name, tensor in tensors.items() if not name.startswith(shared)}, mesh)
+    def _sharded(self, state: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """On a mesh the points of a state are slices; of its other tensors every process has a copy."""
+        if self.mesh.size == 1:
+            return dict(tensors)
+        points = state_points(state)
+        prefixes = tuple(f"{path}." for path in points)
+        sharded: dict[str, Any] = {name: t for name, t in tensors.items() if not name.startswith(prefixes)}
         for path, point in points.items():
-            held += [replace(piece, name=f"{path}.{piece.name}") for piece in problem.pieces(point)]
-        return held
+            sharded |= {f"{path}.{name}": tensor for name, tensor in self.problem.sharded(point).items()}
+        return sharded
 
-    def _kept(self) -> list[Piece]:
-        kept = self.problem.kept() if isinstance(self.problem, TrainingBatches) else []
-        return [replace(piece, name=f"{_KEPT}{piece.name}") for piece in kept]
+    def _problem_tensors(self) -> dict[str, Any]:
+        tensors = self.problem.state_dict() if isinstance(self.problem, TrainingBatches) else {}
+        return {f"{_PROBLEM}{name}": tensor for name, tensor in tensors.items()}
 
     def objective_value(self) -> tuple[float, float | None] | None:
         if not isinstance(self.problem, TrainingProblem):
@@ -209,14 +192,3 @@ class LiftedStep(TrainStep):
         if isinstance(problem, TrainingBatches):
             return None if hasattr(self.state, "loss") else problem.value(self.state.point)
         return problem.mean_loss()
-
-
-def _fill(piece: Piece, stored: Stored) -> None:
-    """Overwrite a piece by what was saved of it."""
-    shape = stored.shape(piece.name) if piece.name in stored else None
-    saved = stored.part(piece.name, piece.slices) if shape == piece.shape else None
-    if saved is None or saved.dtype != piece.tensor.dtype:
-        hint = "Use the solver and the problem that the state was saved with."
-        got = "none" if shape is None else f"shape {shape}" if saved is None else saved.dtype
-        invalid_value(f"saved tensor {piece.name!r}", f"{piece.tensor.dtype} of shape {piece.shape}", got, hint)
-    piece.tensor.copy_(saved)

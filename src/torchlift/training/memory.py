@@ -18,14 +18,14 @@ from torchlift.data.drawn import DrawnBatches
 from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
-from torchlift.objective.store import state_bytes
+from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
 from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.small_run import SmallRun, state_shapes
+from torchlift.training.small_run import FEW, SmallRun, state_shapes
 
 #: Samples per part of an evaluation.
 EVALUATED = 1000
@@ -87,7 +87,7 @@ def plan_memory(
     solver does. Neither the network nor any random state is changed. What
     libraries use inside one operation is not seen.
 
-    Args:
+    Arguments:
         network, phase, batches, loss, validation: what is to be trained, how, and on which data.
     """
     return _plans(network, phase, batches, loss, validation)(batches.batch_size)
@@ -104,14 +104,14 @@ def check_memory(
 ) -> tuple[MemoryPlan, ...]:
     """The plans of all phases that come near the limit; refuses those over it, with what would fit instead.
 
-    Args:
+    Arguments:
         network, phases, loss, validation: what is to be trained, how, and on which data.
         limit: bytes that everything together may take; None for what the machine has left.
         options: what else was asked of `train`.
     """
     if limit is not None:
         check_positive("train memory_limit", limit)
-    found = []
+    near_limit = []
     for phase, batches in phases:
         if limit is None and phase.folder is None and _surely_fits(network, phase, batches):
             continue
@@ -125,8 +125,8 @@ def check_memory(
             _refuse(phase, plan, allowed, "available in all" if limit is None else "allowed", fitting)
         if phase.folder is not None:
             _check_disk(phase.folder, plan.mapped)
-        found.append(plan)
-    return tuple(found)
+        near_limit.append(plan)
+    return tuple(near_limit)
 
 
 def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
@@ -168,17 +168,18 @@ def _plans(
     if phase.states == "warm" and not phase.full and layout is not None:
         lasting_indices(batches, 0)
         store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
+    _check_one(network, batches)
     run = SmallRun(network, phase, batches, loss, options)
     parameters = _size(network.parameters())
     data = _data(batches) + (0 if validation is None else _data(validation))
 
     def plan(size: int) -> MemoryPlan:
-        kept, peak = run.kept_bytes(size), run.peak_bytes(size)
+        held, peak = run.kept_bytes(size), run.peak_bytes(size)
         if validation is not None:
             part = min(EVALUATED, validation.samples) if validation.sized else EVALUATED
-            peak = max(peak, kept + run.forward_bytes(part))
+            peak = max(peak, held + run.forward_bytes(part))
         lifted = 0 if layout is None else min(state_bytes(layout, size, dtype), peak)
-        memory = max(kept - lifted, 0) if run.persists else kept
+        memory = max(held - lifted, 0) if run.persists else held
         return MemoryPlan(
             parameters=parameters,
             data=data,
@@ -190,6 +191,17 @@ def _plans(
         )
 
     return plan
+
+
+def _check_one(network: nn.Module, batches: Batches) -> None:
+    """Refuse samples so large that even a few of them cannot be tried."""
+    example = batches.example()
+    states = sum(map(math.prod, state_shapes(network, example))) * example.y.element_size()
+    needed, there = 3 * FEW[-1] * states, available_memory(_device(network))
+    if needed > there:
+        hint = "Train on smaller images: torchlift.data.Patches cuts squares from large ones."
+        got = f"{format_bytes(needed)} for {FEW[-1]} samples of shape {tuple(example.y.shape[1:])}"
+        invalid_value("train memory", f"at most the {format_bytes(there)} available", got, hint)
 
 
 def _alternatives(
@@ -225,8 +237,8 @@ def _alternatives(
 
 def _refuse(phase: Phase, plan: MemoryPlan, allowed: int, which: str, fitting: dict[str, int]) -> None:
     smaller = [words for words in fitting if words.startswith("batch_size")]
-    ways = [f"{words} ({format_bytes(fitting[words])})" for words in fitting if words not in smaller[1:]]
-    hint = f"These would fit: {', '.join(ways)}." if ways else "Use a smaller network or less data."
+    settings = [f"{words} ({format_bytes(fitting[words])})" for words in fitting if words not in smaller[1:]]
+    hint = f"These would fit: {', '.join(settings)}." if settings else "Use a smaller network or less data."
     needs = f"{format_bytes(plan.total)} for phase {phase.title!r}"
     invalid_value("train memory", f"at most the {format_bytes(allowed)} {which}", needs, f"{hint}\n{plan}")
 

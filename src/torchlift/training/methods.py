@@ -19,12 +19,13 @@ from torchlift.training.step import TrainMethod
 SolverLike: TypeAlias = Solver[Any, Any] | TrainMethod | Callable[..., torch.optim.Optimizer]
 """What `solver=` takes."""
 
-#: The lifting that each method without lifted variables of its own goes with.
-_LIFTINGS: dict[type[GradientMethod], str] = {
-    SweepDescent: "none",
-    BackPropagation: "lifting=Conventional()",
-    ContrastiveDescent: "lifting=Contrastive()",
+#: Methods without lifted variables of their own, by the kind of lifting that means them.
+_METHODS: dict[str, type[GradientMethod]] = {
+    "none": SweepDescent,
+    "hard": BackPropagation,
+    "contrastive": ContrastiveDescent,
 }
+_SPELT = {"none": "none", "hard": "lifting=Conventional()", "contrastive": "lifting=Contrastive()"}
 
 #: The first relative step from weights that were fitted layer by layer: longer ones would leave the fit again.
 FITTED = 0.004
@@ -55,9 +56,9 @@ def as_method(
     if isinstance(solver, type) and issubclass(solver, Solver | TrainMethod):
         expected = "a solver, or a torch optimiser by its class or a partial"
         invalid_value("train solver", expected, f"the class {solver.__name__}", f"Try {solver.__name__}().")
-    gradient = _gradient_method(lifting)
+    gradient = _METHODS.get(_kind(lifting))
     if isinstance(solver, TrainMethod):
-        _check_lifting(lifting, solver, gradient)
+        _check_lifting(lifting, solver)
         return solver, lifting
     if isinstance(solver, Solver):
         if lifting is not None and gradient is not None:
@@ -76,18 +77,15 @@ def as_method(
     return gradient(partial(RelativeStep, start=FITTED)) if fitted else gradient(), lifting
 
 
-def _gradient_method(lifting: Lifting | None) -> type[GradientMethod] | None:
-    """The method without lifted variables of its own that a lifting means; None where it has some."""
+def _kind(lifting: Lifting | None) -> str:
     if lifting is None:
-        return SweepDescent
-    if lifting.hard:
-        return BackPropagation
-    return ContrastiveDescent if lifting.contrastive else None
+        return "none"
+    return "hard" if lifting.hard else "contrastive" if lifting.contrastive else "free"
 
 
-def _check_lifting(lifting: Lifting | None, method: TrainMethod, gradient: type[GradientMethod] | None) -> None:
-    known = next((kind for kind in _LIFTINGS if isinstance(method, kind)), gradient)
-    if known is not gradient and known is not None:
+def _check_lifting(lifting: Lifting | None, method: TrainMethod) -> None:
+    expected, kind = method.needs.lifting, _kind(lifting)
+    if expected not in (None, kind):
         given = "none" if lifting is None else type(lifting).__name__
-        hint = "Or use LinearisedBCD() with it." if gradient is None else ""
-        invalid_value(f"train lifting with {type(method).__name__}", _LIFTINGS[known], given, hint)
+        hint = "Or use LinearisedBCD() with it." if kind == "free" else ""
+        invalid_value(f"train lifting with {type(method).__name__}", _SPELT[expected], given, hint)

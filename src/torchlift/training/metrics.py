@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 from torchlift.data import psnr, ssim
 from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.operators import Context
@@ -36,7 +35,7 @@ Batch = tuple[Tensor, Tensor, Context]
 class Metric:
     """A measure of outputs p against targets x: the mean of f(p_i, x_i), or a function of such means.
 
-    Args:
+    Arguments:
         name: the key in records.
         function: f(p, x) for a batch: (B,), or (B, k) where `combine` is given.
         unit: "dB", "%" or nothing.
@@ -56,14 +55,14 @@ class Metric:
 
     def terms(self, output: Tensor, target: Tensor) -> Tensor:
         """f for each sample, (B,) or (B, k): what is averaged over a set."""
-        found = self.function(output, target)
-        if not isinstance(found, Tensor):
-            invalid_type(f"metric {self.name!r}", "a tensor with one number per sample", found)
-        if found.ndim != (1 if self.combine is None else 2) or found.shape[0] != output.shape[0]:
+        terms = self.function(output, target)
+        if not isinstance(terms, Tensor):
+            invalid_type(f"metric {self.name!r}", "a tensor with one number per sample", terms)
+        if terms.ndim != (1 if self.combine is None else 2) or terms.shape[0] != output.shape[0]:
             hint = "Average over the axes of a sample only, not over the batch."
             expected = f"one number per sample, shape ({output.shape[0]},)"
-            invalid_value(f"metric {self.name!r}", expected, f"shape {tuple(found.shape)}", hint)
-        return found
+            invalid_value(f"metric {self.name!r}", expected, f"shape {tuple(terms.shape)}", hint)
+        return terms
 
     def of_means(self, means: Tensor) -> Tensor:
         """The measure, given the means of its terms."""
@@ -78,7 +77,7 @@ def as_metrics(
 ) -> tuple[Metric, ...]:
     """The metrics of a run: the loss, then those that are asked for. Each is tried on an example.
 
-    Args:
+    Arguments:
         given: names, metrics, or functions f(p, x) → (B,), of which small values
             count as good (`Metric` can say otherwise). None chooses: accuracy
             for integer labels, PSNR for targets that look like images in
@@ -86,16 +85,16 @@ def as_metrics(
         loss: the training loss.
         output, target: some samples of what will be compared.
     """
-    wanted = _default(loss, output, target) if given is None else (given,) if isinstance(given, str) else given
-    if not isinstance(wanted, Sequence):
-        invalid_type("metrics", f"a sequence such as ['psnr'], of {_known()}", wanted)
-    found = {"loss": loss_metric(loss)}
-    for metric in (_as_metric(item) for item in wanted if item != "loss"):
-        if metric.name in found:
+    chosen = _default(loss, output, target) if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(chosen, Sequence):
+        invalid_type("metrics", f"a sequence such as ['psnr'], of {_known()}", chosen)
+    metrics = {"loss": loss_metric(loss)}
+    for metric in (_as_metric(item) for item in chosen if item != "loss"):
+        if metric.name in metrics:
             invalid_value("metrics", "a different name for each", f"{metric.name!r} twice")
         metric(output, target)
-        found[metric.name] = metric
-    return tuple(found.values())
+        metrics[metric.name] = metric
+    return tuple(metrics.values())
 
 
 @torch.no_grad()
@@ -134,8 +133,7 @@ def _as_metric(item: Any) -> Metric:
         return item
     if isinstance(item, str):
         if item not in METRICS:
-            near = difflib.get_close_matches(item.lower(), METRICS, n=1, cutoff=0.4)
-            invalid_value("metrics", _known(), repr(item), f"Did you mean {near[0]!r}?" if near else "")
+            invalid_value("metrics", _known(), repr(item), did_you_mean(item, METRICS))
         return METRICS[item]
     name: str = getattr(item, "__name__", "")
     if not isinstance(item, Callable) or not name.isidentifier():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,20 +10,20 @@ from typing import Literal
 import torch
 from torch import nn
 
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.liftings import Lifting
 from torchlift.networks import Chain, Network
-from torchlift.objective.partition import partition
-from torchlift.objective.store import check_state_dtype
+from torchlift.objective.latent_cache import check_state_dtype
 from torchlift.parallel import Mesh
+from torchlift.parallel.partition import partition
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
-from torchlift.training.weights import METHODS
+from torchlift.training.weights import ALIASES, METHODS
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -47,7 +45,7 @@ class Phase:
         batch_size: samples per step, or "full".
         epochs, steps: how long; at most one of them.
         time_limit: seconds after which the phase ends in any case.
-        weights: how the weights start: None keeps them, but revives dead layers; "keep" leaves them alone;
+        weights: how the weights start: None chooses, in the first phase, see `train`; "keep" leaves them alone;
             otherwise a method of `initialise_weights`.
         states: where lifted variables start: "forward", "input" or "random"; "warm" keeps those of
             the epoch before and begins with a forward pass.
@@ -84,9 +82,9 @@ class Phase:
                 check_size(f"train {name}", getattr(self, name))
         if self.time_limit is not None:
             check_positive("train time_limit", self.time_limit)
-        _check_name("states", self.states, STATES)
+        check_choice("train states", self.states, STATES)
         if self.weights is not None:
-            _check_name("weights", self.weights, ("keep", *METHODS))
+            check_choice("train weights", self.weights, ("keep", *METHODS, *ALIASES))
         if self.state_dtype is not None:
             check_state_dtype("train state_dtype", self.state_dtype)
         if not isinstance(self.state_storage, str | Path):
@@ -141,7 +139,7 @@ class Phase:
             options.parameter_regularisers,
         )  # fmt: skip
         lifting = self._resolved()[1]
-        return Work(network, loss, batches, budget, seed, self.full, lifting, latents, mesh)
+        return Work(network, loss, batches, budget, seed, self.full, lifting, latents, Mesh() if mesh is None else mesh)
 
     def begin(self, network: nn.Module, loss: Loss, batches: Batches, budget: Budget, seed: int = 0) -> TrainStep:
         """The method at work, for loops of one's own: one process and the usual options."""
@@ -159,9 +157,9 @@ class Phase:
         if not (method.needs.latents and method.needs.settings):
             self._check_no_latents(work)
         self._check_precision(work)
-        if work.mesh is not None and work.mesh.data > 1 and "data" not in method.needs.axes:
+        if work.mesh.data > 1 and "data" not in method.needs.axes:
             invalid_value("mesh axis data", "a method that can be divided along it", method.title)
-        if work.mesh is not None and work.mesh.layers > 1:
+        if work.mesh.layers > 1:
             self._check_layers(work.network, method, work.mesh)
         method.check(work)
 
@@ -209,13 +207,6 @@ class Phase:
 
     def _resolved(self) -> tuple[TrainMethod, Lifting | None]:
         return as_method(self.lifting, self.solver, fitted=self.weights == "layer-wise")
-
-
-def _check_name(what: str, name: object, known: Sequence[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        invalid_value(f"train {what}", f"one of {', '.join(map(repr, known))}", repr(name), hint)
 
 
 def default_batch_size(samples: int) -> int:

@@ -24,13 +24,13 @@ def of_this_version(path: Path) -> Generator[None, None, None]:
         raise DataError(message(str(path), "a training of this version", got, HINT)) from error
 
 
-def check_fields(path: Path, found: Any, usual: Mapping[str, Any]) -> None:
+def check_fields(path: Path, saved: Any, usual: Mapping[str, Any]) -> None:
     """Refuse other names than the usual ones, and values that are not of their kind."""
     with of_this_version(path):
-        if not isinstance(found, Mapping) or set(found) != set(usual):
-            names = sorted(set(found) ^ set(usual)) if isinstance(found, Mapping) else [type(found).__name__]
+        if not isinstance(saved, Mapping) or set(saved) != set(usual):
+            names = sorted(set(saved) ^ set(usual)) if isinstance(saved, Mapping) else [type(saved).__name__]
             raise ValueError(f"not exactly the fields of this version: {', '.join(map(str, names))[:100]}")
-        for name, value in found.items():
+        for name, value in saved.items():
             kinds = {int: (int,), float: (int, float), dict: (dict,)}.get(type(usual[name]), (str, type(None)))
             counts = isinstance(value, int) and (isinstance(value, bool) or not 0 <= value < 1 << 63)
             if not isinstance(value, kinds) or counts:

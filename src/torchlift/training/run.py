@@ -9,29 +9,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
-from torchlift.io import Checkpoint, Checkpoints, Stored, whole_piece
+from torchlift.io import Checkpoint, Checkpoints, Stored
 from torchlift.io.folders import writing
+from torchlift.parallel import Mesh, agreed_clock, of_first, sync
+from torchlift.training.choose import Choice
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
+from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
-from torchlift.training.progress import Progress
 from torchlift.training.resumed import of_this_version
-from torchlift.training.shared import SharedCheckpoints
-from torchlift.training.step import TrainStep, load_snapshot, snapshot, spread, tensors_of
+from torchlift.training.safeguard import Safeguard
+from torchlift.training.start import chooses
+from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
+Start = Callable[[int | None], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,7 @@ class Settings:
         loss, metrics: what is evaluated.
         monitor: the metric that chooses the best parameters.
         validation: data for evaluations; without it the training data's own loss is recorded.
-        evaluate_every: steps between evaluations; an epoch by default.
-        patience: evaluations without improvement after which training has converged; None for never.
-        tolerance: relative change of the loss between evaluations at which it has converged; None for never.
-        checkpoint_every: seconds between checkpoints; 0 for one after every step.
+        options: when to evaluate, to save and to stop.
         seed: of batches and random starts.
         callback: called with each row; stops training by returning True.
     """
@@ -54,10 +55,7 @@ class Settings:
     metrics: tuple[Metric, ...]
     monitor: Metric
     validation: Batches | None
-    evaluate_every: int | None
-    patience: int | None
-    tolerance: float | None
-    checkpoint_every: float
+    options: RunOptions
     seed: int
     callback: Callback | None
 
@@ -74,8 +72,10 @@ class TrainState:
         rows: of the history.
         losses, counted: sum and number of the losses of steps since the last evaluation.
         stale: evaluations since the last improvement.
-        previous: the loss that was watched at the last evaluation.
+        previous: the loss that was monitored at the last evaluation.
         best: the best value of the monitored metric, that before the first step included.
+        start: which weights the run started from, and why.
+        start_loss: without validation data, the loss of some training samples at the start.
     """
 
     phase: int = 0
@@ -89,39 +89,49 @@ class TrainState:
     stale: int = 0
     previous: float = math.nan
     best: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
+    start_loss: float = math.nan
 
 
 class Run:
     """One call of `train`, over all its phases.
 
-    Args:
+    Arguments:
         network: is changed in place.
-        phases: each with its data and the function that makes its method, given a budget.
+        phases: each with its data, the function that sets its first weights, given the number of steps, and the one
+            that makes its method, given a budget.
         configuration: what a checkpoint must agree with to be resumed.
-        checkpoints: where to save; shared ones where many processes run together; None for nowhere.
-        company: the processes that run together; only this one by default.
+        checkpoints: where to save; None for nowhere.
+        mesh: the processes that train together; one by default.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        phases: Sequence[tuple[Phase, Batches, Callable[[Callable[[int], float]], TrainStep]]],
+        phases: Sequence[tuple[Phase, Batches, Start | None, Callable[[Callable[[int], float]], TrainStep]]],
         settings: Settings,
         history: History,
-        checkpoints: Checkpoints | SharedCheckpoints | None,
+        checkpoints: Checkpoints | None,
         configuration: Mapping[str, Any],
         progress: Progress,
         writer: TensorBoardWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        company: Company | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
-        self.company = Company(None, clock) if company is None else company
+        self.mesh = Mesh() if mesh is None else mesh
         self.network, self.phases, self.settings, self.history = network, phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
-        self.clock = self.company.clock
-        self.place = TrainState()
+        self._alone = self.mesh.size == 1
+        self.clock, self._local_clock = agreed_clock(self.mesh, clock), clock
+        self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
+        self._safeguard = Safeguard(
+            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
+            may_hand_on=chooses(phases[0][0]),
+        )  # fmt: skip
+        self.fallback = ""
+        """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
         self.signal: int | None = None
@@ -131,36 +141,46 @@ class Run:
         """Go on from a checkpoint of a run with the same configuration."""
         self.resumed = checkpoint
         with of_this_version(checkpoint.path):
-            self.place = TrainState(**checkpoint.record["place"])
+            self.state = TrainState(**checkpoint.record["state"])
             self.best = _named(checkpoint.tensors, "best.")
+            self._safeguard.start = _named(checkpoint.tensors, "start.")
+            self._safeguard.start_value = self.state.start_loss
             load_snapshot(self.network, _named(checkpoint.tensors, "network."))
-            if self.place.phase == len(self.phases):  # a finished run that may have been made longer
-                self.place.phase -= 1
+            if self.state.phase == len(self.phases):  # a finished run that may have been made longer
+                self.state.phase -= 1
 
     def run(self) -> tuple[Result, str]:
         """All phases that are left; returns why it ended."""
         result, detail = Result.MAX_STEPS, "after all steps"
         with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()), in_mode(self.network, True):
             torch.manual_seed(self.settings.seed)
-            while self.place.phase < len(self.phases):
-                result, detail = self._phase(*self.phases[self.place.phase])
+            while self.state.phase < len(self.phases):
+                result, detail = self._phase(*self.phases[self.state.phase])
                 if result in (Result.INTERRUPTED, Result.STOPPED) or result.failed:
                     break
-                self.place.phase, self.place.ended = self.place.phase + 1, None
-                self.place.phase_seconds, self.place.stale, self.place.previous = 0.0, 0, math.nan
+                self.state.phase, self.state.ended = self.state.phase + 1, None
+                self.state.phase_seconds, self.state.stale, self.state.previous = 0.0, 0, math.nan
         if self.best or result.failed:
             load_snapshot(self.network, self.best or self._good)
+        if result is not Result.INTERRUPTED:
+            self.fallback = self._safeguard.settle(self.network)
+            if self.state.best and self._safeguard.handed_on is not None:
+                self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
 
     def _phase(
-        self, phase: Phase, batches: Batches, make: Callable[[Callable[[int], float]], TrainStep]
+        self,
+        phase: Phase,
+        batches: Batches,
+        start: Start | None,
+        make: Callable[[Callable[[int], float]], TrainStep],
     ) -> tuple[Result, str]:
-        place = self.place
+        state = self.state
         per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
         total = phase.total_steps(per_epoch)
         per_epoch = LEAST_STEPS if per_epoch is None else per_epoch  # of a stream, whose length nobody knows
-        begin, saved = self.clock() - place.phase_seconds, self.clock()
-        earlier = place.seconds - place.phase_seconds
+        begin, saved = self.clock() - state.phase_seconds, self.clock()
+        earlier = state.seconds - state.phase_seconds
 
         def budget(count: int) -> float:
             used = 0.0 if total is None else count / total
@@ -168,64 +188,72 @@ class Run:
                 used = max(used, (self.clock() - begin) / phase.time_limit)
             return max(0.0, 1.0 - used)
 
+        if state.steps == 0:
+            self._judge_start()
+        if start is not None and (choice := start(total)) is not None:
+            self._note_start(phase, choice)
         try:
             method = make(budget)
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
-        if place.steps == 0:
-            self._judge_start()
-        place.ended = self._ended(phase, method.count, total)
-        every = self.settings.evaluate_every or per_epoch
-        first = place.steps - method.count
+        state.ended = self._ended(phase, method.count, total)
+        every = self.settings.options.evaluate_every or per_epoch
+        first = state.steps - method.count
         self.progress.start(phase.title, total, phase.time_limit)
-        while place.ended is None:
+        while state.ended is None:
             try:
                 loss = method.step()
             except StepFailure as failure:
-                return failure.result, f"in step {place.steps + 1} of phase {phase.title!r}: {failure.detail}"
-            place.steps = first + method.count
-            now, stop_asked = self.company.pulse(lambda: self._stop_asked)
-            place.phase_seconds = now - begin
-            place.seconds = earlier + place.phase_seconds
+                return failure.result, f"in step {state.steps + 1} of phase {phase.title!r}: {failure.detail}"
+            state.steps = first + method.count
+            now, stop_asked = self._sync()
+            state.phase_seconds = now - begin
+            state.seconds = earlier + state.phase_seconds
             self._count(loss)
-            known = None if math.isnan(loss) else loss
-            self.progress.update(method.count, samples=method.count * batches.batch_size, loss=known)
-            verdict = None
+            shown = None if math.isnan(loss) else loss
+            self.progress.update(method.count, samples=method.count * batches.batch_size, loss=shown)
+            reason = None
             if method.count == total:
-                verdict = Result.MAX_STEPS
-            elif phase.time_limit is not None and place.phase_seconds >= phase.time_limit:
-                verdict = Result.TIME_LIMIT
-            if verdict is not None or method.count % every == 0:
-                verdict = self._evaluate(phase, method, method.count / per_epoch) or verdict
-            if verdict is None and stop_asked():
-                verdict = Result.INTERRUPTED
-            if verdict is not None and verdict.failed:
-                return verdict, f"after step {place.steps}"  # the last checkpoint is a better one
-            if verdict in (Result.CONVERGED, Result.MAX_STEPS, Result.TIME_LIMIT):
-                place.ended = verdict.code
-            if verdict is not None or now - saved >= self.settings.checkpoint_every:
+                reason = Result.MAX_STEPS
+            elif phase.time_limit is not None and state.phase_seconds >= phase.time_limit:
+                reason = Result.TIME_LIMIT
+            if reason is not None or method.count % every == 0:
+                reason = self._evaluate(phase, method, method.count / per_epoch) or reason
+            if reason is None and stop_asked():
+                reason = Result.INTERRUPTED
+            if reason is not None and reason.failed:
+                return reason, f"after step {state.steps}"  # the last checkpoint is a better one
+            if reason in (Result.CONVERGED, Result.MAX_STEPS, Result.TIME_LIMIT):
+                state.ended = reason.code
+            if reason is not None or now - saved >= self.settings.options.checkpoint_every:
                 self._save(method)
                 saved = self.clock()
-            if verdict in (Result.INTERRUPTED, Result.STOPPED):
+            if reason in (Result.INTERRUPTED, Result.STOPPED):
                 method.publish()
-                return verdict, f"after step {place.steps}"
+                return reason, f"after step {state.steps}"
         method.publish()
-        return Result[place.ended.upper()], f"after step {place.steps}"
+        return Result[state.ended.upper()], f"after step {state.steps}"
 
     def _ended(self, phase: Phase, count: int, total: int | None) -> str | None:
         """Why a resumed phase has ended; None where there is more to do, also because it was made longer."""
         if total is not None and count >= total:  # perhaps stopped after its last step
             return Result.MAX_STEPS.code
-        if phase.time_limit is not None and self.place.phase_seconds >= phase.time_limit:
+        if phase.time_limit is not None and self.state.phase_seconds >= phase.time_limit:
             return Result.TIME_LIMIT.code
-        return self.place.ended if self.place.ended == Result.CONVERGED.code else None
+        return self.state.ended if self.state.ended == Result.CONVERGED.code else None
+
+    def _sync(self) -> tuple[float, Callable[[], bool]]:
+        """The time, and whether this or any other process was asked to stop."""
+        if self._alone:
+            return self._local_clock(), lambda: self._stop_asked
+        return sync(self.mesh, self._local_clock, self._stop_asked)
 
     def _count(self, loss: float) -> None:
-        """A loss that was found on the way, for the next row."""
+        """Add the loss of a step to the mean of the next row."""
         if math.isfinite(loss):
-            self.place.losses += loss
-            self.place.counted += 1
+            self.state.losses += loss
+            self.state.counted += 1
 
     def _restore(self, method: TrainStep) -> None:
         """What the method remembers, where the checkpoint is one of this phase."""
@@ -234,21 +262,35 @@ class Run:
             return
         numbers = checkpoint.record["numbers"]
         with of_this_version(checkpoint.path):
-            if isinstance(checkpoint.tensors, Stored):
-                method.load_pieces(checkpoint.tensors.under("method."), numbers)
-            else:
-                method.load_state_dict((_named(checkpoint.tensors, "method."), numbers))
+            saved = checkpoint.tensors
+            tensors = saved.under("method.") if isinstance(saved, Stored) else _named(saved, "method.")
+            method.load_state_dict((tensors, numbers))
             torch.set_rng_state(checkpoint.tensors["random"])
 
     def _judge_start(self) -> None:
         """Parameters before the first step are the best so far: training that only does harm gives them back."""
         if self.settings.validation is not None:
             self._compare(self._validate(self.settings.validation))
-            self.place.stale = 0
+            self.state.stale = 0
+        self._safeguard.judge(self.network)
+        self.state.start_loss = self._safeguard.start_value
+
+    def _note_start(self, phase: Phase, choice: Choice) -> None:
+        """A row of the starts that were compared; changed weights are judged like the given ones."""
+        if choice.losses:
+            least = min(choice.losses.values())
+            row = {"kind": "start", "phase": phase.title, "epoch": 0.0, "step": self.state.steps, "loss": least}
+            self._record({**row, "seconds": self.state.seconds, "metrics": choice.losses})
+        if choice.changed and self.state.steps == 0:
+            self.state.start = choice.sentence
+            self._good = self._latest = snapshot(self.network)
+            self._judge_start()
+        elif choice.losses:
+            self.state.start = choice.sentence
 
     def _validate(self, validation: Batches) -> dict[str, float]:
         settings, data = self.settings, validation.ordered(1000)
-        return self.company.numbers(lambda: evaluate(self.network, data, settings.loss, settings.metrics))
+        return of_first(self.mesh, evaluate(self.network, data, settings.loss, settings.metrics))
 
     def _evaluate(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
@@ -257,52 +299,60 @@ class Run:
 
     def _judge(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
         """With the parameters to judge in the network."""
-        place, settings = self.place, self.settings
+        state, settings = self.state, self.settings
         mean_loss, lifted = method.mean_loss(), method.objective_value()
         row = {
-            "kind": "train", "phase": phase.title, "epoch": epoch, "step": place.steps, "seconds": place.seconds,
-            "loss": place.losses / place.counted if place.counted else mean_loss,
+            "kind": "train", "phase": phase.title, "epoch": epoch, "step": state.steps, "seconds": state.seconds,
+            "loss": state.losses / state.counted if state.counted else mean_loss,
             "objective": None if lifted is None else lifted[0],
             "gap": None if lifted is None else lifted[1],
             "learning_rate": method.learning_rate,
         }  # fmt: skip
-        place.losses, place.counted = 0.0, 0
-        self._note(row)
-        watched = row["loss"] if lifted is None else lifted[0]
+        state.losses, state.counted = 0.0, 0
+        self._record(row)
+        monitored = row["loss"] if lifted is None else lifted[0]
         shown = {"objective": row["objective"], "gap": row["gap"]}
         stop = settings.callback is not None and bool(settings.callback(row))
         if settings.validation is not None:
-            found = self._validate(settings.validation)
-            row = {**row, "kind": "validation", "loss": found["loss"], "objective": None, "gap": None, "metrics": found}
-            self._note(row)
-            self._compare(found)
-            watched = found["loss"]
-            shown |= {metric.name: found[metric.name] for metric in settings.metrics if metric.name != "loss"}
+            scores = self._validate(settings.validation)
+            row = row | {
+                "kind": "validation",
+                "loss": scores["loss"],
+                "objective": None,
+                "gap": None,
+                "metrics": scores,
+            }
+            self._record(row)
+            self._compare(scores)
+            monitored = scores["loss"]
+            shown |= {metric.name: scores[metric.name] for metric in settings.metrics if metric.name != "loss"}
             stop = stop or (settings.callback is not None and bool(settings.callback(row)))
         self.progress.update(method.count, **shown)
-        if self.company.any(not self._still_finite(watched)):
+        if self.mesh.any(not self._is_finite(monitored)):
             return Result.NOT_FINITE
-        if self.company.any(stop):
+        if self.mesh.any(stop):
             return Result.STOPPED
-        return Result.CONVERGED if self._settled(watched) else None
+        return Result.CONVERGED if self._converged(monitored) else None
 
-    def _still_finite(self, watched: float | None) -> bool:
+    def _is_finite(self, monitored: float | None) -> bool:
         """True if the loss and all parameters are finite; keeps a copy as the fallback.
 
-        Losses found on the way are those before each step: without validation data they vouch for the parameters of
-        the evaluation before.
+        The losses of steps are those before each step: without validation data they speak for the parameters of the
+        evaluation before.
         """
         now = snapshot(self.network)
-        if not (watched is None or math.isfinite(watched)) or not all(bool(p.isfinite().all()) for p in now.values()):
+        if not (monitored is None or math.isfinite(monitored)) or not all(
+            bool(p.isfinite().all()) for p in now.values()
+        ):
             return False
         self._good = self._latest if self.settings.validation is None else now
         self._latest = now
         return True
 
-    def _note(self, row: dict[str, Any]) -> None:
+    def _record(self, row: dict[str, Any]) -> None:
         with self._writing():
             self.history.append(row)
-        self.place.rows = len(self.history)
+        self.state.rows = len(self.history)
         if self.writer is not None:
             self.writer.write(self.history[-1])
 
@@ -310,47 +360,41 @@ class Run:
         """A full disk is reported with the name of the history's file."""
         return nullcontext() if self.history.path is None else writing(self.history.path)
 
-    def _compare(self, found: Mapping[str, float]) -> None:
+    def _compare(self, scores: Mapping[str, float]) -> None:
         """Keep the parameters if they are the best so far."""
         metric = self.settings.monitor
-        value, before = found[metric.name], self.place.best.get("value", math.nan)
+        value, before = scores[metric.name], self.state.best.get("value", math.nan)
         better = value > before if metric.larger_is_better else value < before
         if better or (math.isnan(before) and math.isfinite(value)):
-            self.place.best = {"metric": metric.name, "value": value, "step": self.place.steps, "unit": metric.unit}
+            self.state.best = {"metric": metric.name, "value": value, "step": self.state.steps, "unit": metric.unit}
             self.best = snapshot(self.network)
-            self.place.stale = 0
+            self.state.stale = 0
         else:
-            self.place.stale += 1
+            self.state.stale += 1
 
-    def _settled(self, watched: float | None) -> bool:
+    def _converged(self, monitored: float | None) -> bool:
         """Whether nothing improves any more."""
-        settings, place = self.settings, self.place
-        if settings.patience is not None and place.stale >= settings.patience:
+        options, state = self.settings.options, self.state
+        if options.patience is not None and state.stale >= options.patience:
             return True
-        before, place.previous = place.previous, math.nan if watched is None else watched
-        if settings.tolerance is None or watched is None or math.isnan(before):
+        before, state.previous = state.previous, math.nan if monitored is None else monitored
+        if options.tolerance is None or monitored is None or math.isnan(before):
             return False
-        return abs(before - watched) <= settings.tolerance * max(abs(before), abs(watched))
+        return abs(before - monitored) <= options.tolerance * max(abs(before), abs(monitored))
 
     def _save(self, method: TrainStep) -> None:
         if self.checkpoints is None:
             return
         with self._writing():
             self.history.sync()
-        common = {f"best.{name}": tensor for name, tensor in self.best.items()}
-        common |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
-        record = {"place": vars(self.place), "configuration": dict(self.configuration)}
-        random = torch.get_rng_state()
-        if isinstance(self.checkpoints, SharedCheckpoints):
-            mesh = self.checkpoints.mesh
-            pieces, numbers = method.pieces(mesh)
-            pieces = [replace(piece, name=f"method.{piece.name}") for piece in pieces]
-            pieces += [*spread(common, mesh), whole_piece("random", random, mesh.first)]
-            self.checkpoints.save(self.place.steps, pieces, {**record, "numbers": numbers})
-        else:
-            tensors, numbers = method.state_dict()
-            common |= {f"method.{name}": tensor for name, tensor in tensors.items()}
-            self.checkpoints.save(self.place.steps, {**common, "random": random}, {**record, "numbers": numbers})
+        method_tensors, numbers = method.state_dict()
+        tensors = {"random": torch.get_rng_state()}  # first, so that of many processes rank 0 writes it
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"start.{name}": tensor for name, tensor in self._safeguard.start.items()}
+        tensors |= {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.network).items()}
+        tensors |= {f"method.{name}": tensor for name, tensor in method_tensors.items()}
+        record = {"state": vars(self.state), "configuration": dict(self.configuration), "numbers": numbers}
+        self.checkpoints.save(self.state.steps, tensors, record)
 
     def _ask_to_stop(self, number: int) -> None:
         self._stop_asked, self.signal = True, number

@@ -31,6 +31,13 @@ OPERATIONS = 5000
 #: Samples, whichever divides no size of the network: so sizes that grow with the batch are known by a division.
 PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
 
+#: Bytes beyond which so many copies of the states of all these samples would be too much for a measurement.
+LARGE, COPIES = 2 << 30, 20
+#: Samples of the two runs that measure large ones instead.
+FEW = (2, 3)
+#: A number that divides no size.
+NEVER = (1 << 61) - 1
+
 Cost = tuple[int, int, int]
 """Bytes that are fixed, that grow with the batch, and that grow with its square."""
 
@@ -50,14 +57,35 @@ class SmallRun:
     def __init__(
         self, network: nn.Module, phase: Phase, batches: Batches, loss: Loss, options: TrainOptions | None = None
     ) -> None:
-        twin = copy.deepcopy(network)
         shapes = state_shapes(network, batches.example())
-        self.samples = _prime(network, shapes, batches)
-        sample = _sample(batches, self.samples)
-        data = TensorBatches(*sample, batch_size=None if phase.full else self.samples)
+        self.features = max(map(math.prod, (tuple(batches.example().y.shape[1:]), *shapes)))
+        self.persists = False
+        if COPIES * PRIMES[0] * sum(map(math.prod, shapes)) * batches.example().y.element_size() <= LARGE:
+            self.samples = _prime(network, shapes, batches)
+            watched = self._watch(network, phase, batches, loss, options, self.samples, self.samples)
+        else:  # two runs on very few samples tell what is fixed and what grows; squares of the batch are small here
+            self.samples = 1
+            runs = [self._watch(network, phase, batches, loss, options, n, NEVER) for n in FEW]
+            watched = [_per_sample(*pair) for pair in zip(*runs, strict=True)]
+        self.steps, (self.kept,), self.evaluation = watched
+
+    def _watch(
+        self,
+        network: nn.Module,
+        phase: Phase,
+        batches: Batches,
+        loss: Loss,
+        options: TrainOptions | None,
+        samples: int,
+        divisor: int,
+    ) -> tuple[list[Cost], list[Cost], list[Cost]]:
+        """Costs of the steps, of what is kept after them, and of a forward pass."""
+        twin = copy.deepcopy(network)
+        sample = _sample(batches, samples)
+        data = TensorBatches(*sample, batch_size=None if phase.full else samples)
         if phase.states == "warm":  # what is kept of other batches does not grow with this one
             phase = replace(phase, states="forward", state_dtype=None, state_storage="memory")
-        with _untouched_randomness(sample.y), _Ledger(self.samples) as ledger:
+        with _untouched_randomness(sample.y), _Ledger(divisor) as ledger:
             method = None
             with suppress(StepFailure):  # a solver that fails needs no more memory than one that does not
                 method = phase.method.init(phase.work(twin, loss, data, _always, 0, options))
@@ -65,12 +93,12 @@ class SmallRun:
                     method.step()
                 method.publish()
                 method.objective_value()
-            self.steps, self.kept = ledger.take(), ledger.alive
+            steps, kept = ledger.take(), ledger.alive
             with torch.no_grad(), in_mode(twin, False):
                 apply(twin, sample.y, sample.context)
-            self.evaluation = [_minus(cost, self.kept) for cost in ledger.take()]
-        self.features = max(math.prod(shape) for shape in (tuple(sample.y.shape[1:]), *shapes))
+            evaluation = [_minus(cost, kept) for cost in ledger.take()]
         self.persists = bool(getattr(method, "persists", False))
+        return steps, [kept], evaluation
 
     def kept_bytes(self, batch: int) -> int:
         """What stays between steps on batches of this size."""
@@ -135,6 +163,14 @@ class _Ledger(TorchDispatchMode):
     def _release(self, key: int, cost: Cost) -> None:
         self._known.discard(key)
         self.alive = _minus(self.alive, cost)
+
+
+def _per_sample(two: list[Cost], three: list[Cost]) -> list[Cost]:
+    """Fixed costs, and those of each sample, from the costs of two and of three samples."""
+    if len(two) != len(three):  # the runs went different ways: the largest moments are compared
+        two, three = [max(two)], [max(three)]
+    pairs = [(a[0], max(b[0] - a[0], 0)) for a, b in zip(two, three, strict=True)]
+    return [(cost - FEW[0] * slope, slope, 0) for cost, slope in pairs]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -2,63 +2,155 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import copy
+import time
+from functools import cached_property
 
-from torchlift.core.errors import NotRepresentableError, TorchliftError
-from torchlift.data import Batches
+import torch
+from torch import Tensor, nn
+
+from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
-from torchlift.training.balance import asleep
+from torchlift.networks.chain import ChainLayer
+from torchlift.operators.context import map_context
+from torchlift.training.choose import AS_GIVEN, PROBE, Choice, Trial, choose
+from torchlift.training.draws import weight_of
+from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
+from torchlift.training.safeguard import first_samples
+from torchlift.training.step import TrainStep
 from torchlift.training.weights import initialise_weights
 
-#: Samples on which layers are checked for being dead.
-SAMPLES = 100
+#: Part of the budget of a phase that its start may use: half of it for fits, half for short runs.
+PART = 0.1
+#: A sample of a fit (a Gram matrix, two iterations) costs as much as so many samples of a step (three products).
+FIT_COST = 2
+#: Samples of a fit at least and at most; steps of a short run at most; steps by which the time of a step is measured.
+FEWEST, MOST, LONGEST, MEASURED = 50, 5000, 50, 3
 
 
-def start_weights(network: nn.Module, phase: Phase, batches: Batches, loss: Loss, seed: int) -> None:
-    """Weights as the phase wants them; by default as they are, with dead layers revived."""
-    if phase.weights == "keep":
-        return
-    if phase.weights is None:
-        _revive(network, phase, batches)
-        return
-    assert isinstance(network, Chain)  # since `Phase.check`
-    y, x, _ = next(batches.ordered(batches.samples))
-    initialise_weights(network, phase.weights, (y, x), generator=torch.Generator().manual_seed(seed))
+def start_weights(
+    network: nn.Module,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    seed: int,
+    options: TrainOptions | None = None,
+    total: int | None = None,
+) -> Choice:
+    """Set the weights as the phase asks for; by default to the best start, see `choose`.
+
+    The comparison uses at most a tenth of the budget: of the `total` steps, or of
+    the time limit. Frozen parameters, and Conventional() as the lifting, keep the
+    given weights.
+    """
+    if phase.weights is not None and phase.weights != "keep":
+        assert isinstance(network, Chain)  # since `Phase.check`
+        y, x, _ = next(batches.ordered(batches.samples))
+        generator = torch.Generator().manual_seed(seed)
+        return Choice(
+            phase.weights, "as asked", {}, initialise_weights(network, (y, x), phase.weights, generator=generator)
+        )
+    if not chooses(phase) or not all(parameter.requires_grad for parameter in network.parameters()):
+        return Choice(AS_GIVEN, "as asked")
+    with torch.random.fork_rng(devices=()):
+        trial = _ShortRuns(network, phase, batches, loss, seed, options, total)
+        return choose(network, trial, torch.Generator().manual_seed(seed))
 
 
-def _revive(network: nn.Module, phase: Phase, batches: Batches) -> None:
-    """Rescale a chain with dead layers (LSUV). Skipped for Conventional(), which keeps the given weights."""
+def chooses(phase: Phase) -> bool:
+    """Whether the start is chosen: not where a method or the given weights were asked for, nor for baselines."""
     hard = phase.lifting is not None and phase.lifting.hard
-    frozen = not all(parameter.requires_grad for parameter in network.parameters())
-    if hard or frozen:
-        return
-    y, _, context = next(batches.ordered(SAMPLES))
-    if len(y) < 2:
-        return
-    chain = network if isinstance(network, Chain) else _twin(network, tuple(y.shape[1:]))
-    if chain is not None and asleep(chain, y, context):
-        initialise_weights(chain, "balanced", y)
-        if chain is not network:
-            _write_back(chain, network)
+    return phase.weights is None and not hard
 
 
-def _twin(network: nn.Module, shape: tuple[int, ...]) -> Chain | None:
-    """A chain with the weights of a plain `nn.Sequential`; None for modules that are none."""
-    if type(network) is not nn.Sequential:
-        return None
-    try:
-        twin = Chain(network, shape)
-        twin.load(network)  # refuses what has no place of its own in the twin, such as batch norms
-    except (NotRepresentableError, TorchliftError):
-        return None
-    return twin
+class _ShortRuns(Trial):
+    """Starts are compared after a few steps of the phase's own method, on samples of the training data."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        phase: Phase,
+        batches: Batches,
+        loss: Loss,
+        seed: int,
+        options: TrainOptions | None,
+        total: int | None,
+    ) -> None:
+        super().__init__(self._draw, loss)
+        self.network, self.phase, self.batches, self.seed = network, phase, batches, seed
+        self.options, self.total, self.training_loss = options, total, loss
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of the whole phase; where only time ends it, by the time that some of them take."""
+        total, limit = self.total, self.phase.time_limit
+        if limit is None:
+            return 0 if total is None else total
+        method = self._method(copy.deepcopy(self.network), self._draw(self.batches.batch_size))
+        seconds = _seconds(method, 1)  # more than later ones take, which find their buffers made
+        if MEASURED * seconds < 0.1 * PART * limit:
+            seconds = _seconds(method, MEASURED)
+        affordable = int(limit / max(seconds, 1e-9))
+        return affordable if total is None else min(total, affordable)
+
+    def samples(self, chain: Chain) -> int:
+        """What half a tenth of the steps affords: fits of n inputs cost as much as S + n/3 samples with a factor."""
+        size = self.batches.samples if self.phase.full else self.batches.batch_size
+        inputs = max((_inputs_of_a_unit(layer) for layer in chain.layers() if layer.name is not None), default=0)
+        affordable = int(0.5 * PART * self.steps * size / FIT_COST - inputs / 3)
+        return min(affordable, MOST) if affordable >= FEWEST else 0
+
+    def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
+        count = min(LONGEST, int(0.5 * PART * self.steps / candidates))
+        if count == 0:
+            return
+        method = self._method(network, seen)
+        for _ in range(count):
+            method.step()
+        method.publish()
+
+    def _method(self, network: nn.Module, data: Batch) -> TrainStep:
+        batches = TensorBatches(*data, batch_size=None if self.phase.full else self.batches.batch_size, seed=self.seed)
+        return self.phase.method.init(
+            self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
+        )
+
+    def _draw(self, count: int) -> Batch:
+        """The first samples in the order of the first epoch."""
+        batches = self.batches
+        if self.phase.full:
+            every = next(batches.ordered(batches.samples))
+            order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.seed))
+            return _chosen(every, order[:count].to(every.y.device))
+        if count <= PROBE:
+            return _chosen(first_samples(batches, count), slice(count))
+        drawn: list[Batch] = []
+        while sum(len(batch.y) for batch in drawn) < count:
+            if batches.sized and len(drawn) == batches.per_epoch:
+                break
+            drawn.append(batches.batch(len(drawn)))
+        return _chosen(join(drawn), slice(count))
 
 
-@torch.no_grad()
-def _write_back(chain: Chain, network: nn.Module) -> None:
-    own = chain.scatter({name: parameter.detach() for name, parameter in chain.named_parameters()})
-    for target, source in zip(network.parameters(), own.values(), strict=True):
-        target.copy_(source.reshape(target.shape))
+def _seconds(method: TrainStep, count: int) -> float:
+    """The time that a step takes, as a mean of so many."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        method.step()
+    return (time.perf_counter() - begin) / count
+
+
+def _inputs_of_a_unit(layer: ChainLayer) -> int:
+    weight = weight_of(layer)
+    return weight[0].numel()
+
+
+def _chosen(batch: Batch, which: Tensor | slice) -> Batch:
+    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))
+
+
+def _endless(count: int) -> float:
+    return 1.0

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.functions.regularisers import Regulariser
-from torchlift.io import Piece, Stored, whole_piece
 from torchlift.liftings import Lifting
 from torchlift.parallel import Mesh
 from torchlift.solvers.state import Number
@@ -22,8 +21,8 @@ from torchlift.solvers.state import Number
 Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
 
-Parts = tuple[dict[str, Tensor], dict[str, Number]]
-"""Tensors and numbers, by name."""
+StateDict = tuple[Mapping[str, Any], dict[str, Number]]
+"""Tensors and numbers, by name. On a mesh a `ShardedTensor` stands for one that processes hold slices of."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,13 @@ class Needs:
         latents: whether it moves lifted variables, and so needs a network in the unified form.
         axes: the axes of a mesh that it can be divided along.
         settings: whether it heeds what is asked of lifted variables in `LatentSettings`, where it moves them.
+        lifting: the kind of lifting it goes with: "none", "hard" (`Conventional`) or "contrastive"; None for any.
     """
 
     latents: bool = False
     axes: frozenset[str] = frozenset({"data"})
     settings: bool = True
+    lifting: Literal["none", "hard", "contrastive"] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Work:
         full: whether every step sees all samples.
         lifting: what it costs when z ≠ σ(W u + b); None where there is no such cost.
         latents: settings of lifted variables.
-        mesh: the processes that share the work; None for one.
+        mesh: the processes that share the work; one by default.
     """
 
     network: nn.Module
@@ -85,7 +86,7 @@ class Work:
     full: bool = False
     lifting: Lifting | None = None
     latents: LatentSettings = field(default_factory=LatentSettings)
-    mesh: Mesh | None = None
+    mesh: Mesh = field(default_factory=Mesh)
 
 
 class TrainMethod(ABC):
@@ -126,12 +127,16 @@ class TrainStep(ABC):
         """Make one step; returns the loss before it, or NaN where that would cost extra."""
 
     @abstractmethod
-    def state_dict(self) -> Parts:
-        """All that is needed to go on from here, the parameters included."""
+    def state_dict(self) -> StateDict:
+        """All that is needed to go on from here, the parameters included.
+
+        On a mesh every process gives all tensors, of which some are its copies, or a `ShardedTensor` for what it
+        holds slices of.
+        """
 
     @abstractmethod
-    def load_state_dict(self, parts: Parts) -> None:
-        """Go on from there."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from there, whatever the mesh was. On a mesh each tensor is read from the disk when it is asked for."""
 
     def publish(self) -> None:
         """Put the parameters to use into the network, after the last step; by default it holds them already."""
@@ -142,15 +147,6 @@ class TrainStep(ABC):
         """Inside, the network holds the parameters to judge; afterwards training can go on."""
         self.publish()
         yield
-
-    def pieces(self, mesh: Mesh) -> tuple[list[Piece], dict[str, Number]]:
-        """`state_dict` of a single process, as pieces that the processes of a mesh hold: by default all have all."""
-        tensors, numbers = self.state_dict()
-        return spread(tensors, mesh), numbers
-
-    def load_pieces(self, stored: Stored, numbers: dict[str, Number]) -> None:
-        """Go on from there, whatever the mesh was; each process reads what it needs."""
-        self.load_state_dict((dict(stored), numbers))
 
     @property
     def learning_rate(self) -> float | None:
@@ -163,11 +159,6 @@ class TrainStep(ABC):
     def mean_loss(self) -> float | None:
         """The mean loss of the published network over all samples, where the steps do not tell it."""
         return None
-
-
-def spread(tensors: Mapping[str, Tensor], mesh: Mesh) -> list[Piece]:
-    """Tensors that all processes have, of which each writes some."""
-    return [whole_piece(name, tensor, i % mesh.size == mesh.rank) for i, (name, tensor) in enumerate(tensors.items())]
 
 
 def snapshot(network: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ _FIELDS = ("loss", "objective", "gap", "learning_rate")
 class TensorBoardWriter:
     """Writes the numbers of rows as scalars such as "train/objective" and "validation/psnr" over steps.
 
-    Args:
+    Arguments:
         folder: for TensorBoard's event files; made if it is missing.
         rows: the rows that a resumed run keeps (its history). Scalars of the
             step of the last one and of later steps are purged, and those of

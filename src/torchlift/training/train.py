@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,15 +19,17 @@ from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
-from torchlift.objective.partition import describe, partition
-from torchlift.parallel import Mesh, as_mesh
+from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
+from torchlift.parallel.partition import describe, partition
 from torchlift.training.checked import CheckedBatches, check_fit
+from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
@@ -36,15 +38,12 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.progress import Progress
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
-from torchlift.training.shared import SharedCheckpoints
 from torchlift.training.start import start_weights
 from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
-from torchlift.training.together import Company, begin_alike
 
 HISTORY = "history.jsonl"
 
@@ -94,8 +93,10 @@ def train(
         batch_size: samples per step, or "full" for all of them, with lifted variables that persist where there are any.
         epochs, steps, time_limit: how long; the time limit in seconds ends training in any case, and steps anneal with
             whatever is used up first.
-        weights: a method of `initialise_weights` ("pass-through", "layer-wise", …); by default weights are kept, and
-            dead layers are revived ("balanced", LSUV). "keep" leaves everything as it is.
+        weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default the given weights are kept
+            if no layer is dead, and else, or where the input itself is a better answer, compared with other starts
+            on samples held out from the data, for at most a tenth of the budget; `result.message` says which was
+            chosen. "keep" leaves everything as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
         folder: keeps checkpoints and `history.jsonl` there.
@@ -121,69 +122,72 @@ def train(
     check_size("train seed", seed, minimum=0)
     _check_network(network)
     _check_callback(callback)
-    company = Company(None if options.mesh is None else as_mesh(options.mesh), time.monotonic)
+    mesh = as_mesh(options.mesh)
     default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, options.states)
     default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
-    stretches = _phases(options.phases, default)
-    batches = [_batches(data, phase, seed, network) for phase in stretches]
+    phases = _phases(options.phases, default)
+    batches = [_batches(data, phase, seed, network) for phase in phases]
     held_out = None if validation is None else _held_out(validation, network, seed)
     loss = _loss(loss, batches[0])
-    batches = [_checked("data", network, loss, each) for each in batches]
+    batches = [_checked("data", network, loss, source) for source in batches]
     held_out = None if held_out is None else _checked("validation", network, loss, held_out)
-    for phase, each in zip(stretches, batches, strict=True):
-        phase.check(phase.work(network, loss, each, _endless, seed, options, company.mesh))
+    planned = list(zip(phases, batches, strict=True))
+    for phase, source in planned:
+        phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
     measures = _metrics(network, metrics, loss, held_out or batches[0])
-    settings = Settings(
-        loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
-        options.tolerance, options.checkpoint_every, seed, callback if company.writes else None,
-    )  # fmt: skip
+    reporter = callback if mesh.first else None
+    settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
         hint = "Give validation=(inputs, targets), or a tolerance."
         invalid_value("train patience", "validation data to watch", "none", hint)
-    for name, wanted in (("tensorboard", options.tensorboard), ("resume", resume)):
-        if wanted and folder is None:
+    for name, asked in (("tensorboard", options.tensorboard), ("resume", resume)):
+        if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
-    _warn_of_scale(batches[0], company)
-    planned = list(zip(stretches, batches, strict=True))
+    _warn_of_scale(batches[0], mesh)
     check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
-    settled = configuration(network, stretches, batches, settings, options)
-    if company.mesh is not None:
-        alike = {**settled, "folder": folder is not None, "resume": resume}
-        begin_alike(company.mesh, network, alike, batches[0].example())
-    place = None if folder is None else Path(os.path.expanduser(folder))
-    checkpoints = None if place is None else _checkpoints(company, place, options.keep, resume)
-    found = None
-    if place is not None and checkpoints is not None and resume and company.any(company.writes and _saved(place)):
-        found = checkpoints.load()
-    kept = company.write(lambda: None if place is None else _history(place, found, settled))
-    history = History() if kept is None else kept
-    begun = -1 if found is None else int(found.record["place"]["phase"])  # its weights are those of the checkpoint
-    begun = min(begun, len(stretches) - 1)
+    config = configuration(network, phases, batches, settings, options)
+    alike = {**config, "folder": folder is not None, "resume": resume}
+    begin_alike(mesh, network, alike, batches[0].example())
+    run_folder = None if folder is None else Path(os.path.expanduser(folder))
+    checkpoints = None if run_folder is None else _checkpoints(mesh, run_folder, options.keep, resume)
+    checkpoint = None
+    if run_folder is not None and checkpoints is not None and resume and mesh.any(mesh.first and _saved(run_folder)):
+        checkpoint = checkpoints.load()
+    history = on_first(mesh, lambda: History() if run_folder is None else _history(run_folder, checkpoint, config))
+    history = History() if history is None else history
+    resumed_phase = (
+        -1 if checkpoint is None else int(checkpoint.record["state"]["phase"])
+    )  # its weights are those of the checkpoint
+    resumed_phase = min(resumed_phase, len(phases) - 1)
     work = [
-        (phase, each, partial(_begin, network, phase, each, loss, seed, options, i == begun, company.mesh))
-        for i, (phase, each) in enumerate(planned)
-    ]
-    rows = history.to_dicts() if found is not None else None
-    events = options.tensorboard and company.writes
-    writer = TensorBoardWriter(place / "tensorboard", rows) if events and place is not None else None
-    with Progress(quiet=not (progress and company.writes)) as bar:
-        for sentence in () if found is None else found.skipped:
+        (
+            phase, source,
+            None if i == resumed_phase else partial(_start, network, phase, source, loss, seed, options, i == 0, mesh),
+            partial(_begin, network, phase, source, loss, seed, options, mesh),
+        )
+        for i, (phase, source) in enumerate(planned)
+    ]  # fmt: skip
+    rows = history.to_dicts() if checkpoint is not None else None
+    events = options.tensorboard and mesh.first
+    writer = TensorBoardWriter(run_folder / "tensorboard", rows) if events and run_folder is not None else None
+    with Progress(quiet=not (progress and mesh.first)) as bar:
+        for sentence in () if checkpoint is None else checkpoint.skipped:
             bar.message(sentence)
-        if company.mesh is not None and company.mesh.layers > 1:
-            bar.message(describe(partition(network, company.mesh.layers)))  # type: ignore[arg-type]
-        run = Run(network, work, settings, history, checkpoints, settled, bar, writer, company=company)
-        if found is not None:
-            run.resume(found)
+        if mesh.layers > 1:
+            bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
+        run = Run(network, work, settings, history, checkpoints, config, bar, writer, mesh=mesh)
+        if checkpoint is not None:
+            run.resume(checkpoint)
         try:
             result, detail = run.run()
         finally:
             if writer is not None:
                 writer.close()
-            if company.mesh is not None:
+            if mesh.devices is not None:
                 gc.collect()  # torch imports much in the first step, whose cycles keep frames: process groups must go
-    text = _message(result, detail, run, place, () if found is None else found.skipped)
-    state = run.place
-    training = Training(network, history, result, text, state.best, state.steps, state.seconds, place)
+    text = _message(result, detail, run, run_folder, () if checkpoint is None else checkpoint.skipped)
+    state = run.state
+    training = Training(network, history, result, text, state.best, state.steps, state.seconds, run_folder)
     if result is Result.INTERRUPTED:
         run.pass_on_signal()
         raise TrainingInterrupted(training)
@@ -224,9 +228,9 @@ def _check_callback(callback: object) -> None:
         invalid_value("train callback", "a function of one row of the history", str(error), hint)
 
 
-def _warn_of_scale(batches: Batches, company: Company) -> None:
-    """One word about data on a scale that cannot work."""
-    if company.writes:
+def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
+    """One warning about data on a scale that cannot work."""
+    if mesh.first:
         batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
         sentence = scale_warning(batch, "train data")
         if sentence is not None:
@@ -250,9 +254,9 @@ def _phases(phases: Sequence[Phase] | None, default: Phase) -> list[Phase]:
 def _filled(phase: Phase, default: Phase) -> Phase:
     """The phase, with defaults for what it leaves open; steps and epochs are two ways to say one thing."""
     blank = Phase()
-    own = {name for name, value in vars(phase).items() if value != getattr(blank, name)}
-    own |= {"epochs", "steps"} if own & {"epochs", "steps"} else set()
-    return replace(phase, **{name: value for name, value in vars(default).items() if name not in own})
+    given = {name for name, value in vars(phase).items() if value != getattr(blank, name)}
+    given |= {"epochs", "steps"} if given & {"epochs", "steps"} else set()
+    return replace(phase, **{name: value for name, value in vars(default).items() if name not in given})
 
 
 def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches:
@@ -306,6 +310,28 @@ def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
     return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
 
 
+def _start(
+    network: nn.Module,
+    phase: Phase,
+    batches: Batches,
+    loss: Loss,
+    seed: int,
+    options: TrainOptions,
+    first: bool,
+    mesh: Mesh,
+    total: int | None,
+) -> Choice | None:
+    """The weights as the phase asks for; a later one goes on with those that it finds unless it names a method."""
+    if not first and phase.weights is None:
+        return None
+    if mesh.size == 1:
+        return start_weights(network, phase, batches, loss, seed, options, total)
+    # rank 0 decides: times and rounding differ between processes
+    choice = on_first(mesh, lambda: start_weights(network, phase, batches, loss, seed, options, total))
+    take_over(mesh, network)
+    return Choice(**json.loads(mesh.texts(json.dumps(None if choice is None else choice.summary()))[0]))
+
+
 def _begin(
     network: nn.Module,
     phase: Phase,
@@ -313,25 +339,21 @@ def _begin(
     loss: Loss,
     seed: int,
     options: TrainOptions,
-    resumed: bool,
-    mesh: Mesh | None,
+    mesh: Mesh,
     budget: Budget,
 ) -> TrainStep:
-    """The weights as the phase wants them, and its method at work."""
-    if not resumed:
-        start_weights(network, phase, batches, loss, seed)
+    """The method at work."""
     return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
-def _checkpoints(company: Company, folder: Path, keep: int, resume: bool) -> Checkpoints | SharedCheckpoints:
+def _checkpoints(mesh: Mesh, folder: Path, keep: int, resume: bool) -> Checkpoints:
     """Where checkpoints go; a new run needs a folder without another one's records."""
-    place = folder / "checkpoints"
-    own = Checkpoints(place, keep=keep) if company.mesh is None else SharedCheckpoints(place, company.mesh, keep=keep)
-    company.write(lambda: _claim(own, folder, resume))
-    return own
+    checkpoints = open_checkpoints(folder / "checkpoints", mesh, keep=keep)
+    on_first(mesh, lambda: _claim(checkpoints, folder, resume))
+    return checkpoints
 
 
-def _claim(checkpoints: Checkpoints | SharedCheckpoints, folder: Path, resume: bool) -> None:
+def _claim(checkpoints: Checkpoints, folder: Path, resume: bool) -> None:
     checkpoints.claim()
     path = folder / HISTORY
     if not resume and (_saved(folder) or (path.exists() and path.stat().st_size)):
@@ -343,30 +365,31 @@ def _saved(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("step-*"))
 
 
-def _history(folder: Path, found: Checkpoint | None, settled: Mapping[str, Any]) -> History:
+def _history(folder: Path, checkpoint: Checkpoint | None, config: Mapping[str, Any]) -> History:
     """The rows up to the checkpoint, once it is known to be one of the same run."""
-    if found is not None:
-        check_fields(found.path, found.record, {"place": {}, "numbers": {}, "configuration": {}})
-        check_fields(found.path, found.record["place"], vars(TrainState()))
-        check_same(found.record["configuration"], settled, folder)
-    rows, path = 0 if found is None else int(found.record["place"]["rows"]), folder / HISTORY
+    if checkpoint is not None:
+        check_fields(checkpoint.path, checkpoint.record, {"state": {}, "numbers": {}, "configuration": {}})
+        check_fields(checkpoint.path, checkpoint.record["state"], vars(TrainState()))
+        check_same(checkpoint.record["configuration"], config, folder)
+    rows, path = 0 if checkpoint is None else int(checkpoint.record["state"]["rows"]), folder / HISTORY
     with writing(path):
         return History.resume(path, rows) if rows or path.exists() else History(path)
 
 
 def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped: Sequence[str]) -> str:
-    place = run.place
-    said = f"{result.value.removesuffix('.')}, {detail} ({place.seconds:.1f} s)."
+    state = run.state
+    text = f"{result.value.removesuffix('.')}, {detail} ({state.seconds:.1f} s)."
     if result is Result.MAX_STEPS:
-        said = f"Trained {place.steps} steps in {place.seconds:.1f} s."
+        text = f"Trained {state.steps} steps in {state.seconds:.1f} s."
     elif result is Result.CONVERGED:
-        said = f"Nothing improved any more {detail} ({place.seconds:.1f} s)."
-    best = place.best
+        text = f"Nothing improved any more {detail} ({state.seconds:.1f} s)."
+    best = state.best
     if best and math.isfinite(best["value"]):
         unit = f" {best['unit']}" if best["unit"] else ""
-        said += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
+        text += f" Best {best['metric']}: {best['value']:.4g}{unit} at step {best['step']}."
     elif (losses := [row["loss"] for row in run.history if row["loss"] is not None]) and math.isfinite(losses[-1]):
-        said += f" Last loss: {losses[-1]:.4g}."
+        text += f" Last loss: {losses[-1]:.4g}."
+    text += "".join(f" {sentence}" for sentence in (state.start, run.fallback) if sentence)
     if result is Result.INTERRUPTED and folder is not None:
-        said += f" To go on, call train with folder={str(folder)!r} and resume=True."
-    return " ".join([said, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])
+        text += f" To go on, call train with folder={str(folder)!r} and resume=True."
+    return " ".join([text, *(f"A checkpoint was left out: {sentence}" for sentence in skipped)])

@@ -1,23 +1,34 @@
-"""How a network starts: six methods to set its weights."""
+"""How a network starts: methods to set its weights."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchlift.core.checks import check_batch, check_finite, check_like, check_number, check_positive, check_size
-from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
+from torchlift.core.checks import (
+    check_batch,
+    check_finite,
+    check_like,
+    check_number,
+    check_positive,
+    check_size,
+    check_tensor,
+)
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.networks import Chain
-from torchlift.training.balance import balance
+from torchlift.networks import Chain, Network
+from torchlift.training.choose import HELD_OUT, Trial, choose, twin, unchanged_if_refused
 from torchlift.training.draws import DRAWS, LayerStart
-from torchlift.training.layerwise import Sample, layer_wise
-from torchlift.training.pass_through import Range, pass_through
+from torchlift.training.identity_start import Range, identity_start
+from torchlift.training.layerwise import Sample, identity_fit, layer_wise
+from torchlift.training.lsuv import lsuv
+from torchlift.training.modules import like
+from torchlift.training.recording import lsuv_of_module
 
 Data: TypeAlias = Tensor | Sequence[Tensor]
 
@@ -26,17 +37,22 @@ METHODS: dict[str, tuple[str, ...]] = {
     "default": (),
     "he": ("gain",),
     "orthogonal": ("gain",),
-    "pass-through": ("margin",),
+    "identity": ("margin",),
+    "identity-fit": ("loss", "samples", "ridge"),
     "layer-wise": ("loss", "samples", "ridge"),
-    "balanced": ("samples",),
+    "lsuv": ("samples",),
 }
+#: Other names of some of them.
+ALIASES = {"pass-through": "identity", "balanced": "lsuv"}
+#: Methods that look at inputs and targets, with their usual pull towards the identity.
+RIDGE = {"identity-fit": 0.1, "layer-wise": 1.0}
 
 
 @torch.no_grad()
 def initialise_weights(
-    network: Chain,
-    how: str = "default",
-    data: Data | None = None,
+    network: nn.Module,
+    data: Data | str | None = None,
+    how: str | Data | None = None,
     *,
     generator: torch.Generator | None = None,
     gain: float | None = None,
@@ -45,103 +61,168 @@ def initialise_weights(
     samples: int | None = None,
     ridge: float | None = None,
 ) -> tuple[LayerStart, ...]:
-    """Set the weights and biases of a chain (MLP, ResNet, Perceptron, or what `lift` made).
+    """Set the weights and biases of a network, by the data that it will see or by a method of one's choice.
+
+    `initialise_weights(module, inputs)` or `initialise_weights(module, (inputs,
+    targets))` looks for dead layers, which respond to no input, and revives
+    them; a network without dead layers stays as it is. With targets of the shape
+    of the inputs it fits the network to them where that is better than the
+    weights that it has and than the input itself. It is what `train` does by
+    default, but for the short runs by which that compares starts, and serves any
+    optimiser.
+
+    The methods:
 
     - "default": as torch's own modules start.
     - "he": normal with variance gain²/inputs, biases 0; for ReLU and the like.
     - "orthogonal": orthogonal matrices (convolutions flattened), biases 0.
-    - "pass-through": the network hands its input on. W is the identity and b
-      undoes σ on the range of the inputs, exactly where σ permits it; branches
-      of residual blocks are zero. Widths should not shrink, or entries are lost.
+    - "identity" (or "pass-through"): the network hands its input on. W is the
+      identity and b undoes σ on the range of the inputs, exactly where σ permits
+      it; branches of residual blocks are zero. Widths should not shrink, or
+      entries are lost.
+    - "identity-fit": the same, with an output layer that is fitted to the targets.
     - "layer-wise": each layer is fitted to the data that the ones before it
       make; where that is impossible it is scaled to be alive, and where it
-      gains nothing over a fitted output behind "pass-through", that is used. For
+      gains nothing over a fitted output behind "identity", that is used. For
       inverse problems, and for deep networks whose activations are zero nearly
       everywhere under random weights.
-    - "balanced": the current weights, each layer's multiplied by one number and
-      its bias set such that it responds to the data. The output is kept.
+    - "lsuv" (or "balanced"): the current weights, each layer's multiplied by one
+      number and its bias set such that it responds to the data. The output is kept.
 
-    See `pass_through`, `layer_wise` and `balance` in this package for the mathematics.
+    "lsuv" takes any module of `nn.Linear` and convolutions, the others take chains (MLP, ResNet, Perceptron, what
+    `lift` made) and an `nn.Sequential` that can be lifted to one. See `identity_start`, `layer_wise` and `lsuv` in
+    this package for the mathematics.
 
     Returns:
         One `LayerStart` per layer, with the `error` that remains where a layer
-        was to meet something: for "pass-through" the largest |σ(t + b) − t| over
-        the values t that arrive, 0 where it is exact.
+        was to meet something: for "identity" the largest |σ(t + b) − t| over
+        the values t that arrive, 0 where it is exact. Layers that nothing was done to are "kept".
 
     Arguments:
         network: must not have frozen parameters.
-        how: the way.
-        data: y, or (y, x). "pass-through" takes the range of y, [0, 1] without
-            data; "layer-wise" needs (y, x) and "balanced" needs y; the others do not look at it.
+        data: y, or (y, x). "identity" takes the range of y, [0, 1] without data; the fits need (y, x) and "lsuv" needs
+            y; the others do not look at it. The name of a method may stand here too, with the data after it.
+        how: the method; chosen by the data if it is left out.
         generator: source of randomness, on the CPU; torch's default otherwise.
         gain: factor of the weights; √2 for "he" and 1 for "orthogonal" by default.
-        margin: taken off every b of "pass-through", so that each soft-threshold
+        margin: taken off every b of "identity", so that each soft-threshold
             or ReLU shrinks its input by that much and training starts with
             some noise removed; 0 by default.
-        loss: of the output layer in "layer-wise"; cross-entropy for integer
-            labels, squared error otherwise.
-        samples: "layer-wise" and "balanced" look at so many, drawn at random; 5,000 and 500 by default.
-        ridge: strength of the pull towards pass-through in "layer-wise"; 1 by default.
+        loss: of the fits; cross-entropy for integer labels, squared error otherwise.
+        samples: fits and "lsuv" look at so many, drawn at random; 5,000 and 500 by default.
+        ridge: strength of the pull towards the identity in fits; 1 by default, 0.1 for "identity-fit".
+
+    Example:
+        >>> module = nn.Sequential(nn.Linear(20, 50), nn.Softshrink(0.3), nn.Linear(50, 50), nn.Softshrink(0.3))
+        >>> [start.way for start in initialise_weights(module, torch.randn(100, 20))]
+        ['lsuv', 'lsuv']
     """
+    if isinstance(data, str):
+        if how is not None and isinstance(how, str):
+            invalid_value("initialise_weights", "one method", f"{data!r} and {how!r}")
+        data, how = how, data
     _check_network(network)
-    way = _check_way(how)
+    if how is None and data is not None:
+        return _by_data(network, data, loss, samples, ridge, generator)
+    method = _check_method("default" if how is None else how)
     options = {"gain": gain, "margin": margin, "loss": loss, "samples": samples, "ridge": ridge}
     for name, value in options.items():
-        if value is not None and name not in METHODS[way]:
+        if value is not None and name not in METHODS[method]:
             able = [other for other in METHODS if name in METHODS[other]]
-            invalid_value(f"initialise_weights {name}", f"none for {way!r}", value, f"It is an option of {able}.")
-    if way == "pass-through":
-        shrink = 0.0 if margin is None else check_number("initialise_weights margin", margin)
-        values = _range(network, data)
-        with _unchanged_if_refused(network):
-            return pass_through(network, values, shrink, generator)
-    if way == "layer-wise":
-        count = 5000 if samples is None else check_size("initialise_weights samples", samples)
-        strength = 1.0 if ridge is None else check_positive("initialise_weights ridge", ridge)
-        return layer_wise(network, _sample(network, data, loss, count, generator), strength, generator)
-    if way == "balanced":
+            invalid_value(f"initialise_weights {name}", f"none for {method!r}", value, f"It is an option of {able}.")
+    if method == "lsuv":
         count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
         y = _some_inputs(network, data, count, generator)
-        with _unchanged_if_refused(network):
-            return balance(network, y)
-    draw, usual = DRAWS[way]
+        with unchanged_if_refused(network):
+            return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+    if isinstance(network, Chain):
+        return _set(network, method, data, generator, gain, margin, loss, samples, ridge)
+    chain = twin(network, _sample_shape(network, data))
+    if chain is None:
+        hint = "Unrolled and shallow networks draw their weights when they are built."
+        expected = "a chain: MLP, ResNet, Perceptron, lift(...) or an nn.Sequential like it"
+        invalid_type("initialise_weights network", expected, network, hint)
+    starts = _set(chain, method, data, generator, gain, margin, loss, samples, ridge)
+    chain.load_back(network)
+    return starts
+
+
+def _set(
+    network: Chain,
+    method: str,
+    data: Data | None,
+    generator: torch.Generator | None,
+    gain: float | None,
+    margin: float | None,
+    loss: Loss | None,
+    samples: int | None,
+    ridge: float | None,
+) -> tuple[LayerStart, ...]:
+    if method == "identity":
+        shrink = 0.0 if margin is None else check_number("initialise_weights margin", margin)
+        values = _range(network, data)
+        with unchanged_if_refused(network):
+            return identity_start(network, values, shrink, generator)
+    if method in RIDGE:
+        count = 5000 if samples is None else check_size("initialise_weights samples", samples)
+        strength = RIDGE[method] if ridge is None else check_positive("initialise_weights ridge", ridge)
+        sample = _sample(network, method, data, loss, count, generator)
+        if method == "layer-wise":
+            return layer_wise(network, sample, strength, generator)
+        with unchanged_if_refused(network):
+            return identity_fit(network, _range(network, sample.y), sample, strength, generator)
+    draw, usual = DRAWS[method]
     factor = usual if gain is None else check_positive("initialise_weights gain", gain)
     layers = [layer for layer in network.layers() if layer.name is not None]
     for layer in layers:
         draw(layer, factor, generator)
-    return tuple(LayerStart(str(layer.name), way) for layer in layers)
+    return tuple(LayerStart(str(layer.name), method) for layer in layers)
 
 
-@contextmanager
-def _unchanged_if_refused(network: Chain) -> Iterator[None]:
-    """A layer far from the input may be one that cannot be set as asked: then the others get their weights back."""
-    before = [parameter.detach().clone() for parameter in network.parameters()]
-    try:
-        yield
-    except TorchliftError:
-        for parameter, value in zip(network.parameters(), before, strict=True):
-            parameter.copy_(value)
-        raise
+def _by_data(
+    network: nn.Module,
+    data: Data,
+    loss: Loss | None,
+    samples: int | None,
+    ridge: float | None,
+    generator: torch.Generator | None,
+) -> tuple[LayerStart, ...]:
+    """The start that `train` would choose if it made no short runs."""
+    y = _inputs(network, _first(data))
+    x = data[1] if not isinstance(data, Tensor) and len(data) > 1 else None
+    loss = None if x is None else _check_pair(network, y, x, loss)
+    count = 5000 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
+    strength = 1.0 if ridge is None else check_positive("initialise_weights ridge", ridge)
+    chosen = torch.randperm(len(y), generator=generator)[: count + HELD_OUT]
+    some = Batch(y[chosen.to(y.device)], y if x is None else x[chosen.to(x.device)].to(y.device))
+    return choose(network, Trial(lambda _: some, loss, strength, count), generator).layers
 
 
 def _check_network(network: object) -> None:
-    if not isinstance(network, Chain):
-        hint = "Unrolled and shallow networks draw their weights when they are built."
-        invalid_type("initialise_weights network", "a chain: MLP, ResNet, Perceptron or lift(...)", network, hint)
+    if not isinstance(network, nn.Module):
+        invalid_type("initialise_weights network", "an nn.Module", network)
     frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     if frozen:
         hint = "Initialise before freezing, or call `.requires_grad_()`."
         invalid_value("initialise_weights network", "parameters that may change", f"frozen ones: {frozen}", hint)
 
 
-def _check_way(how: object) -> str:
+def _check_method(how: object) -> str:
     if not isinstance(how, str):
         invalid_type("initialise_weights how", "a name such as 'layer-wise'", how)
-    if how not in METHODS:
-        near = difflib.get_close_matches(how.lower().replace("_", "-"), list(METHODS), n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
+    method = ALIASES.get(how, how)
+    if method not in METHODS:
+        names = [*METHODS, *ALIASES]
+        candidates = difflib.get_close_matches(how.lower().replace("_", "-"), names, n=1, cutoff=0.4)
+        hint = f"Did you mean {candidates[0]!r}?" if candidates else ""
         invalid_value("initialise_weights how", f"one of {', '.join(map(repr, METHODS))}", repr(how), hint)
-    return how
+    return method
+
+
+def _sample_shape(network: nn.Module, data: Data | None) -> tuple[int, ...] | None:
+    if data is None:
+        return None
+    return tuple(check_tensor("initialise_weights data, inputs", _first(data)).shape[1:])
 
 
 def _range(network: Chain, data: Data | None) -> Range:
@@ -156,14 +237,20 @@ def _range(network: Chain, data: Data | None) -> Range:
 
 
 def _sample(
-    network: Chain, data: Data | None, loss: Loss | None, count: int, generator: torch.Generator | None
+    network: Chain, method: str, data: Data | None, loss: Loss | None, count: int, generator: torch.Generator | None
 ) -> Sample:
     """Some pairs of the data, and the loss."""
     if data is None:
-        invalid_value("initialise_weights data", "(y, x) for 'layer-wise'", "none", "Try data=(inputs, targets).")
+        invalid_value("initialise_weights data", f"(y, x) for {method!r}", "none", "Try data=(inputs, targets).")
     if isinstance(data, Tensor) or not isinstance(data, Sequence) or len(data) != 2:
-        invalid_type("initialise_weights data", "a pair (y, x) for 'layer-wise'", data)
+        invalid_type("initialise_weights data", f"a pair (y, x) for {method!r}", data)
     y, x = _inputs(network, data[0]), data[1]
+    loss = _check_pair(network, y, x, loss)
+    chosen = torch.randperm(len(y), generator=generator)[:count]
+    return Sample(y[chosen.to(y.device)], x[chosen.to(x.device)].to(y.device), loss)
+
+
+def _check_pair(network: nn.Module, y: Tensor, x: object, loss: Loss | None) -> Loss:
     if loss is None:
         labels = isinstance(x, Tensor) and not x.is_floating_point()
         loss = CrossEntropy() if labels else SquaredError()
@@ -171,14 +258,14 @@ def _sample(
         invalid_type("initialise_weights loss", "a Loss", loss)
     if not loss.smooth:
         invalid_value("initialise_weights loss", "a smooth loss", type(loss).__name__, "Use SquaredError or Huber.")
-    loss.check((len(y), *network.out_shape), x)
-    chosen = torch.randperm(len(y), generator=generator)[:count]
-    return Sample(y[chosen.to(y.device)], x[chosen.to(x.device)].to(y.device), loss)
+    shape = network.out_shape if isinstance(network, Network) else tuple(network(y[:2]).shape[1:])
+    loss.check((len(y), *shape), x)
+    return loss
 
 
-def _some_inputs(network: Chain, data: Data | None, count: int, generator: torch.Generator | None) -> Tensor:
+def _some_inputs(network: nn.Module, data: Data | None, count: int, generator: torch.Generator | None) -> Tensor:
     if data is None:
-        invalid_value("initialise_weights data", "inputs for 'balanced'", "none", "Try data=inputs.")
+        invalid_value("initialise_weights data", "inputs for 'lsuv'", "none", "Try data=inputs.")
     y = _inputs(network, _first(data))
     return y[torch.randperm(len(y), generator=generator)[:count].to(y.device)]
 
@@ -188,7 +275,11 @@ def _first(data: Data) -> object:
     return data[0] if isinstance(data, Sequence) and len(data) else data
 
 
-def _inputs(network: Chain, y: object) -> Tensor:
+def _inputs(network: nn.Module, y: object) -> Tensor:
     where = "initialise_weights data, inputs"
-    tensor = check_finite(where, check_batch(where, y, network.in_shape))
-    return tensor if network.like is None else check_like(where, tensor, network.like)
+    if isinstance(network, Network):
+        tensor = check_finite(where, check_batch(where, y, network.in_shape))
+        return tensor if network.like is None else check_like(where, tensor, network.like)
+    tensor = check_finite(where, check_tensor(where, y))
+    parameter = like(network)
+    return tensor if parameter is None else check_like(where, tensor, parameter)

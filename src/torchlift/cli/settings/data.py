@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,22 +15,26 @@ from torchlift.cli.settings.arrays import first, read_arrays
 from torchlift.cli.settings.fields import check_choice
 from torchlift.core.checks import Shape, check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.data import Batch, load_digits, load_mnist
+from torchlift.data import Batch, Patches, load_digits, load_images, load_mnist, tiles
 from torchlift.data.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from torchlift.cli.settings.settings import DataSettings
 
-SETS = ("digits", "mnist", "files")
+SETS = ("digits", "mnist", "files", "photographs")
 TARGETS = ("classification", "regression")
 """Tasks whose inputs are given."""
 
 OF_TASKS = ("noise", "share", "blur_size", "blur_sigma")
 """Settings that are arguments of an imaging task, without their prefix."""
 
-LARGEST_BLUR = 255
+OF_PHOTOGRAPHS = ("patch_size", "patches", "channels")
+"""Settings of set = "photographs"."""
 
-Drawing = Callable[[torch.Generator], tuple[Tensor, ...]]
+LARGEST_BLUR = 255
+PATCH_SIZE, PATCHES = 40, 2000
+
+Drawing = Callable[[torch.Generator], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +45,14 @@ class Samples:
         train, validation: inputs, targets and context; `validation` is None where nothing is held out.
         task: says how inputs come from images; None where there are no images.
         redraw: makes new inputs from the training images for every epoch.
+        patches: draws patches of photographs for every epoch; `train` is a first draw.
     """
 
     train: Batch
     validation: Batch | None
     task: Task | None
     redraw: bool
+    patches: Patches | None = None
 
     @property
     def in_shape(self) -> Shape:
@@ -75,6 +81,8 @@ class Samples:
             return Batch(y, _reshaped(x, out_shape) if x.is_floating_point() else x, batch.context if context else None)
 
         held_out = None if self.validation is None else fit(self.validation)
+        if (patches := self.patches) is not None:
+            return (lambda generator: tuple(fit(Batch(*patches(generator))))), held_out
         if not self.redraw:
             return fit(self.train), held_out
         task, images = self.task, self.train.x
@@ -99,6 +107,11 @@ def load_samples(settings: DataSettings, dtype: torch.dtype = torch.float32, see
     check_choice("[data] task", settings.task, (*TASKS, *TARGETS))
     check_choice("[data] set", settings.set, SETS)
     task = _task(settings)
+    if settings.set == "photographs":
+        return _photographs(settings, task, dtype, seed)
+    for name in OF_PHOTOGRAPHS:
+        if getattr(settings, name) is not None:
+            invalid_value(f"[data] {name}", "set = 'photographs'", repr(settings.set), "Leave it out.")
     train, held_out = _arrays(settings, dtype)
     drawn = "inputs" not in train
     if settings.redraw and (task is None or not drawn):
@@ -127,10 +140,40 @@ def _task(settings: DataSettings) -> Task | None:
     return None if task is None else replace(task, **given)  # type: ignore[type-var]
 
 
+def _photographs(settings: DataSettings, task: Task | None, dtype: torch.dtype, seed: int) -> Samples:
+    """Patches of the images in a folder, and tiles that cover those held out."""
+    if task is None:
+        invalid_value("[data] task", f"one of {', '.join(TASKS)} for photographs", repr(settings.task))
+    if settings.path is None:
+        invalid_value("[data] path", "a folder of image files for set = 'photographs'", "nothing")
+    images = load_images(settings.path, channels=settings.channels)
+    if settings.validation_path is None:
+        count = max(1, len(images) // 10) if settings.validation is None else settings.validation
+        if check_size("[data] validation", count, minimum=0) >= len(images):
+            invalid_value("[data] validation", f"fewer than the {len(images)} images there are", count)
+        images, held_out = images[: len(images) - count], images[len(images) - count :]
+    else:
+        held_out = load_images(settings.validation_path, channels=len(images[0]))[: settings.validation]
+    if settings.images is not None:
+        if check_size("[data] images", settings.images) > len(images):
+            invalid_value("[data] images", f"at most {len(images)} images", settings.images)
+        images = images[: settings.images]
+    size = PATCH_SIZE if settings.patch_size is None else check_size("[data] patch_size", settings.patch_size)
+    count = PATCHES if settings.patches is None else check_size("[data] patches", settings.patches)
+    patches = Patches(images, task, size, count, dtype=dtype)
+    validation = None
+    if held_out:
+        x = tiles(held_out, size, dtype)
+        y, context = task.degrade(x, torch.Generator().manual_seed(2 * seed + 1))
+        validation = Batch(y, x, context)
+    first_draw = Batch(*patches(torch.Generator().manual_seed(2 * seed)))
+    return Samples(first_draw, validation, task, True, patches)
+
+
 def _arrays(settings: DataSettings, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
     """Training and validation arrays; of images without inputs only targets."""
     if settings.set != "files" and settings.validation_path is not None:
-        invalid_value("[data] validation_path", "set = 'files'", repr(settings.set))
+        invalid_value("[data] validation_path", "set = 'files' or 'photographs'", repr(settings.set))
     if settings.set == "digits":
         if settings.path is not None:
             hint = "Name your own files by set = 'files', the full MNIST by set = 'mnist'."

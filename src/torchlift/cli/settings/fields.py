@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -12,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import msgspec
 
-from torchlift.core.errors import InvalidTypeError, InvalidValueError, invalid_value, message
+from torchlift.core.errors import InvalidTypeError, InvalidValueError, did_you_mean, invalid_value, message
 
 S = TypeVar("S")
 
@@ -30,7 +29,7 @@ def settings_from(kind: type[S], values: Mapping[str, Any], section: str, others
     for name in values:
         if name not in hints:
             owners = [other for other, settings in others.items() if name in types_of(settings)]
-            hint = f"It belongs to {owners[0]}." if owners else _nearest(name, hints)
+            hint = f"It belongs to {owners[0]}." if owners else did_you_mean(name, hints)
             invalid_value(section, f"the keys {', '.join(hints)}", _cut(repr(name)), hint)
     return kind(**{name: converted(f"{section} {name}", value, hints[name]) for name, value in values.items()})
 
@@ -55,7 +54,7 @@ def check_choice(where: str, value: str, choices: Iterable[str]) -> str:
     names = list(choices)
     if value not in names:
         expected = f"one of {', '.join(names)}"
-        raise InvalidValueError(message(where, expected, _cut(repr(value)), _nearest(value, names)))
+        raise InvalidValueError(message(where, expected, _cut(repr(value)), did_you_mean(value, names)))
     return value
 
 
@@ -88,9 +87,3 @@ def _shown(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _nearest(name: str, choices: Iterable[str]) -> str:
-    spelt = {word.lower(): word for word in choices}
-    near = difflib.get_close_matches(name[:60].lower(), spelt, n=1, cutoff=0.5)
-    return f"Did you mean {spelt[near[0]]!r}?" if near else ""

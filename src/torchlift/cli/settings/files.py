@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -23,7 +21,7 @@ from torchlift.cli.settings.settings import (
     TrainingSettings,
 )
 from torchlift.core.errors import DataError, InvalidTypeError, message
-from torchlift.core.files import read_bytes
+from torchlift.core.files import read_bytes, write_file
 
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -71,16 +69,7 @@ def write_configuration(path: Path, configuration: Configuration, heading: str =
         heading: a first line, as a comment.
     """
     text = (f"# {heading}\n\n" if heading else "") + tomli_w.dumps(to_plain(configuration))
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).chmod(0o644)
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)
+    write_file(path, text)
 
 
 def to_plain(settings: Any) -> Any:

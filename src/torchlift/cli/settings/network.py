@@ -6,11 +6,12 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchlift.cli.settings.data import Samples
 from torchlift.cli.settings.fields import check_choice
@@ -18,8 +19,31 @@ from torchlift.cli.settings.memory import check_fits
 from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
-from torchlift.networks import LISTA, MLP, Chain, Network, Perceptron, PrimalDual, ResNet, Shallow, lift
-from torchlift.operators import Dense, FiniteDifference, LinearOperator, Reshape, dct_matrix
+from torchlift.networks import (
+    DDFB,
+    LISTA,
+    MLP,
+    Chain,
+    FirmDenoiser,
+    Network,
+    Perceptron,
+    PrimalDual,
+    ResNet,
+    ScCP,
+    Shallow,
+    lift,
+)
+from torchlift.networks.denoisers import Denoiser
+from torchlift.operators import (
+    Dense,
+    FiniteDifference,
+    Identity,
+    LinearOperator,
+    Reshape,
+    Separable,
+    convolutional_dictionary,
+    dct_matrix,
+)
 from torchlift.operators.context import map_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
 
@@ -28,7 +52,9 @@ if TYPE_CHECKING:
 
 #: What the unrolled networks start from where nothing is said.
 THRESHOLD, ITERATIONS = 0.1, 8
-DICTIONARIES = ("dct", "identity", "random", "differences")
+DICTIONARIES = ("dct", "identity", "random", "convolution", "differences")
+SMALL = 1024
+"""Entries of an image up to which dictionaries are full matrices; beyond, one for the rows and one for the columns."""
 MOST = 10_000
 """Layers or iterations."""
 
@@ -57,9 +83,9 @@ class Site:
 
 def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) -> Network:
     """The network that the settings describe, for these data, with weights of a seed."""
-    own = ":" in settings.kind
-    kind = "own" if own else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
-    used = () if own else _settings_of(kind)
+    by_path = ":" in settings.kind
+    kind = "own" if by_path else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
+    used = () if by_path else _settings_of(kind)
     blank = type(settings)()
     for name in (field.name for field in fields(settings)):
         if name not in ("kind", "dtype", *used) and getattr(settings, name) != getattr(blank, name):
@@ -69,7 +95,7 @@ def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) ->
     site, values = Site(samples, settings.dtype), {name: getattr(settings, name) for name in used}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _own(settings.kind, samples) if own else _built(kind, site, values)
+        network = _own(settings.kind, samples) if by_path else _built(kind, site, values)
     return network.to(site.torch_dtype)
 
 
@@ -89,7 +115,7 @@ def _built(kind: str, site: Site, values: dict[str, Any]) -> Network:
 
 def reads_context(network: Network) -> bool:
     """Whether the forward model of an unrolled network may depend on the sample; networks of one's own might."""
-    return not isinstance(network, Chain | Shallow)
+    return not isinstance(network, Chain | Shallow | Denoiser)
 
 
 def _mlp(
@@ -186,6 +212,24 @@ def _primal_dual(
     )
 
 
+def _denoiser(
+    make: type[Denoiser],
+    site: Site,
+    threshold: float | None,
+    iterations: int | None,
+    features: int | None,
+    filter_size: int | None,
+    tied: bool,
+) -> Network:
+    name, H = make.__name__, _forward_model(make.__name__, site)
+    if not isinstance(H, Identity):
+        hint = "PrimalDual and LISTA know the forward model of other tasks."
+        invalid_value(f"[network] {name}", "[data] task = 'denoising'", "another task", hint)
+    given = {"threshold": threshold, "features": features, "size": filter_size}
+    settings = {key: value for key, value in given.items() if value is not None}
+    return make(_image(H.in_shape), _iterations(iterations), tied=tied, dtype=site.torch_dtype, **settings)
+
+
 def _hidden(widths: tuple[int, ...], depth: int | None, before: int, default: int = 2) -> list[int]:
     sizes = [check_size("[network] widths", width) for width in widths] or [before]
     if depth is None:
@@ -245,6 +289,14 @@ def _dictionary(
     factor, pixels, dtype = _positive("scale", scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
         return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
+    if name == "convolution":
+        bank = convolutional_dictionary(_image(shape), dtype=dtype).map_tensors(lambda _, weight: factor * weight)
+        return bank.T if analysis else bank
+    if pixels > SMALL:
+        channels, height, width = _image(shape)
+        check_fits("[network] dictionary", copies * (height**2 + width**2), site.dtype)
+        pair = Separable(factor * _basis(name, height, dtype), _basis(name, width, dtype), (channels, height, width))
+        return pair if analysis else pair.T
     check_fits("[network] dictionary", copies * pixels**2, site.dtype)
     if name == "dct":
         one = dct_matrix(*shape[1:], dtype=dtype)
@@ -255,6 +307,20 @@ def _dictionary(
         matrix = torch.linalg.qr(torch.randn(pixels, pixels, dtype=dtype)).Q
     flat = Dense((factor * (matrix if analysis else matrix.T)).contiguous())
     return flat @ Reshape(shape, (pixels,)) if analysis else Reshape((pixels,), shape) @ flat
+
+
+def _image(shape: Shape) -> tuple[int, int, int]:
+    channels, height, width = shape  # `_forward_model` refuses anything else
+    return channels, height, width
+
+
+def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
+    """An orthonormal matrix for the rows or columns of an image."""
+    if name == "dct":
+        return dct_matrix(1, size, dtype=dtype)
+    if name == "identity":
+        return torch.eye(size, dtype=dtype)
+    return torch.linalg.qr(torch.randn(size, size, dtype=dtype)).Q
 
 
 def _iterations(iterations: int | None) -> int:
@@ -283,5 +349,8 @@ BUILDERS: dict[str, Callable[..., Network]] = {
     "Perceptron": _perceptron,
     "LISTA": _lista,
     "PrimalDual": _primal_dual,
+    "DDFB": partial(_denoiser, DDFB),
+    "ScCP": partial(_denoiser, ScCP),
+    "FirmDenoiser": partial(_denoiser, FirmDenoiser),
 }
 """What builds each kind of network."""

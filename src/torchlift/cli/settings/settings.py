@@ -41,9 +41,9 @@ class DataSettings:
     path: Path | None = None
     """mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with arrays
     targets and perhaps inputs and context, or a folder of targets.npy, inputs.npy, context.npy. Without inputs the
-    task makes them from the targets."""
+    task makes them from the targets. photographs: a folder of PNG, JPEG or TIFF files."""
     validation_path: Path | None = None
-    """files: validation data of the same kind; by default the last samples of the path are held out."""
+    """files, photographs: validation data of the same kind; by default the last samples of the path are held out."""
     images: int | None = None
     """Samples to train on; all by default."""
     validation: int | None = None
@@ -56,6 +56,12 @@ class DataSettings:
     """deblurring: side of the Gaussian kernel in pixels; 5."""
     blur_sigma: float | None = None
     """deblurring: its standard deviation; 1."""
+    patch_size: int | None = None
+    """photographs: side of the patches in pixels; 40."""
+    patches: int | None = None
+    """photographs: patches drawn for every epoch; 2,000."""
+    channels: int | None = None
+    """photographs: 1 for grey, 3 for colour; colour if any image has it."""
     redraw: Switch = False
     """Draw noise and masks anew for every epoch."""
 
@@ -80,15 +86,19 @@ class NetworkSettings:
     activation: str | None = None
     """Any proximal activation, such as relu or soft-threshold; relu by default."""
     threshold: float | None = None
-    """Of soft-threshold; for LISTA and PrimalDual where all thresholds start."""
+    """Of soft-threshold; of unrolled networks where all thresholds start."""
     parameters: tuple[float, ...] = ()
     """Numbers of other activations, such as 0 1 for box or 0.1 for leaky-relu."""
     tableau: str | None = None
     """ResNet: euler, midpoint, heun, kutta3 or rk4."""
     iterations: int | None = None
-    """LISTA and PrimalDual: number of unrolled iterations; 8."""
+    """Unrolled networks: number of iterations; 8."""
     dictionary: Annotated[
-        str | None, _named(DICTIONARIES, " (all but the last orthonormal, the last of PrimalDual only); dct.")
+        str | None,
+        _named(
+            DICTIONARIES,
+            " (of PrimalDual only); dct. Beyond 1,024 entries of an image: a matrix for its rows, one for its columns.",
+        ),
     ] = None
     scale: float | None = None
     """LISTA and PrimalDual: factor of the dictionary; 1."""
@@ -97,7 +107,11 @@ class NetworkSettings:
     form: str | None = None
     """LISTA: ista or coupled."""
     tied: Switch = False
-    """LISTA and PrimalDual: all iterations share their weights."""
+    """Unrolled networks: all iterations share their weights."""
+    features: int | None = None
+    """DDFB, ScCP and FirmDenoiser: number of filters; 32."""
+    filter_size: int | None = None
+    """DDFB, ScCP and FirmDenoiser: side of the filters, odd; 5."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of parameters and data."""
 

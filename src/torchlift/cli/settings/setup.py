@@ -91,7 +91,9 @@ class Setup:
         references = {} if (values := self._of_input()) is None else {"input": values}
         first, network = self.phases[0], copy.deepcopy(self.network)
         with torch.random.fork_rng(devices=[]):
-            start_weights(network, first, self.batches(first), self.loss, self.configuration.training.seed)
+            batches = self.batches(first)
+            total = first.total_steps(1 if first.full else batches.per_epoch)
+            start_weights(network, first, batches, self.loss, self.configuration.training.seed, total=total)
         return references | {"start": evaluate(network, held_out.ordered(1000), self.loss, self.metrics)}
 
     @torch.no_grad()

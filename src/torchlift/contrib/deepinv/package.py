@@ -1,4 +1,4 @@
-"""The package deepinv, or words about why it cannot be had."""
+"""Imports deepinv, with an error that says how to install it."""
 
 from __future__ import annotations
 

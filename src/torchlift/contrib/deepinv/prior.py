@@ -12,9 +12,8 @@ from torchlift.contrib.deepinv.package import part
 from torchlift.contrib.deepinv.proximal_map import proximal_map
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.functions.priors import Multiple, Part, PlugAndPlay, Prior, Sum
-from torchlift.functions.priors.functions import Amount, HalfSquare, Length
-from torchlift.functions.regularisers import Regulariser
+from torchlift.functions.base import Amount, Function, Multiple, Part, Prior, Sum
+from torchlift.functions.priors import PlugAndPlay
 
 DeepinvPrior = part("optim").Prior
 
@@ -45,38 +44,15 @@ class LiftedPrior(DeepinvPrior):
 
     def prox(self, x: Tensor, *parameters: Any, gamma: float | Tensor = 1.0, **kwargs: Any) -> Tensor:
         """argmin_p ½‖p − x‖² + gamma·R(p), for one gamma or one per image."""
-        found = proximal_map(self.prior, x, _amount(gamma, x), self.tolerance, self.max_steps)
-        if found.error > self.tolerance:
+        result = proximal_map(self.prior, x, _amount(gamma, x), self.tolerance, self.max_steps)
+        if result.error > self.tolerance:
             text = f"a proximal map stopped after {self.max_steps} steps with a relative error of up to"
             hint = "Raise max_steps or tolerance of torchlift.contrib.deepinv.as_prior."
-            warnings.warn(f"{text} {found.error:.1e}, above {self.tolerance:.1e}. {hint}", stacklevel=2)
-        return found.point
+            warnings.warn(f"{text} {result.error:.1e}, above {self.tolerance:.1e}. {hint}", stacklevel=2)
+        return result.point
 
 
-class RegulariserPrior(DeepinvPrior):
-    """A regulariser R of torchlift, applied to each image, as a `deepinv.optim.Prior`; made by `as_prior`."""
-
-    def __init__(self, regulariser: Regulariser) -> None:
-        super().__init__()
-        self.explicit_prior = True
-        self.regulariser = regulariser
-
-    def fn(self, x: Tensor, *parameters: Any, **kwargs: Any) -> Tensor:
-        """R of every image: (B,)."""
-        return torch.stack([self.regulariser.value(image) for image in x])
-
-    def grad(self, x: Tensor, *parameters: Any, **kwargs: Any) -> Tensor:
-        """∇R, refused where R is not smooth."""
-        return torch.stack([self.regulariser.grad(image) for image in x])
-
-    def prox(self, x: Tensor, *parameters: Any, gamma: float | Tensor = 1.0, **kwargs: Any) -> Tensor:
-        """argmin_p ½‖p − x‖² + gamma·R(p), for one gamma or one per image."""
-        amount = _amount(gamma, x)
-        each = amount.expand(len(x)) if isinstance(amount, Tensor) else [amount] * len(x)
-        return torch.stack([self.regulariser.prox(image, step) for image, step in zip(x, each, strict=True)])
-
-
-def as_prior(prior: Prior | Regulariser, *, tolerance: float = 1e-4, max_steps: int = 1000) -> Any:
+def as_prior(prior: Prior, *, tolerance: float = 1e-4, max_steps: int = 1000) -> Any:
     """A prior or regulariser R of torchlift as a `deepinv.optim.Prior`, for all of deepinv's algorithms.
 
     Proximal maps without a closed form (total variation, wavelets, sums) are computed until a duality gap proves the
@@ -87,10 +63,8 @@ def as_prior(prior: Prior | Regulariser, *, tolerance: float = 1e-4, max_steps: 
         tolerance: relative error of such a proximal map; below 1e-7 rounding hides the gap.
         max_steps: after which it stops.
     """
-    if isinstance(prior, Regulariser):
-        return RegulariserPrior(prior)
     if not isinstance(prior, Prior):
-        hint = "Try torchlift.functions.priors.TotalVariation()."
+        hint = "Try torchlift.priors.TotalVariation()."
         invalid_type("as_prior", "a prior or a regulariser of torchlift", prior, hint)
     return LiftedPrior(prior, tolerance, max_steps)
 
@@ -98,12 +72,10 @@ def as_prior(prior: Prior | Regulariser, *, tolerance: float = 1e-4, max_steps: 
 def _subgradient(summand: Part, w: Tensor) -> Tensor:
     """An element of ∂g(w)."""
     function = summand.function
-    if isinstance(function, HalfSquare):
-        return w
-    if isinstance(function, Length):
-        return w / function.lengths(w).clamp_min(max(function.delta, torch.finfo(w.dtype).tiny))
-    hint = "Use an algorithm that takes its prox: PGD, HQS, …"
-    invalid_value("grad of a prior", "functions with finite values", type(function).__name__, hint)
+    if type(function).grad is Function.grad:
+        hint = "Use an algorithm that takes its prox: PGD, HQS, …"
+        invalid_value("grad of a prior", "functions with a gradient", type(function).__name__, hint)
+    return function.grad(w)
 
 
 def _is_function(prior: Prior) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchlift.functions.priors import Prior, Split
-from torchlift.functions.priors.functions import Amount
+from torchlift.functions.base import Amount, Prior, Split
+from torchlift.solvers.momentum import next_momentum
 
 #: Steps between two looks at the duality gap.
 CHECK_EVERY = 10
@@ -52,7 +52,7 @@ def proximal_map(prior: Prior, x: Tensor, step: Amount, tolerance: float, max_st
         products = split.products(split.prox(x - split.back(moved, x), step))
         pairs = zip(split.terms, moved, products, strict=True)
         new = tuple(term.dual_prox(q + size * product, size, step) for term, q, product in pairs)
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        following = next_momentum(momentum)
         factor = (momentum - 1) / following
         moved = tuple(q + factor * (q - before) for q, before in zip(new, old, strict=True))
         old, momentum = new, following
@@ -67,7 +67,7 @@ def proximal_map(prior: Prior, x: Tensor, step: Amount, tolerance: float, max_st
 def _error(split: Split, x: Tensor, duals: tuple[Tensor, ...], step: Amount) -> float:
     """A bound of the relative error of the worst image, in double precision: a gap is a small difference."""
     x, step = x.double(), step.double() if isinstance(step, Tensor) else step
-    feasible = tuple(term.dual_prox(q.double(), 0.0, step) for term, q in zip(split.terms, duals, strict=True))
+    feasible = tuple(term.feasible(q.double(), step) for term, q in zip(split.terms, duals, strict=True))
     products = split.products(split.prox(x - split.back(feasible, x), step))
     gap = x.new_zeros(len(x))
     for term, q, product in zip(split.terms, feasible, products, strict=True):

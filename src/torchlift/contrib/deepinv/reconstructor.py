@@ -45,9 +45,9 @@ class NetworkReconstructor(Reconstructor):
             network = self.network.with_operator(self._operator(physics, y))
         else:
             network = self.network
-        wanted = network.in_shape
-        if y.shape[1:].numel() == math.prod(wanted):
-            y = y.reshape(-1, *wanted)  # a dense network takes images as vectors
+        shape = network.in_shape
+        if y.shape[1:].numel() == math.prod(shape):
+            y = y.reshape(-1, *shape)  # a dense network takes images as vectors
         return network(y).reshape(-1, *self.image_shape)
 
     def _operator(self, physics: Any, y: Tensor) -> PhysicsOperator:

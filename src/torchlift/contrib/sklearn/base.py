@@ -119,8 +119,8 @@ class LiftedEstimator(BaseEstimator):
         check_is_fitted(self)
         like = self.network_.like
         assert like is not None  # an MLP has parameters
-        found = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        y = torch.tensor(found, dtype=like.dtype)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        y = torch.tensor(rows, dtype=like.dtype)
         return torch.cat([self.network_(part) for part in y.split(CHUNK)])
 
 

@@ -1,30 +1,41 @@
 """Losses L(p; x), convex in the prediction p, and the registry that contract tests visit.
 
-| loss           | L(p; x)                        | gradient      | curvature | prox |
-|----------------|--------------------------------|---------------|-----------|------|
-| `SquaredError` | ½‖p − x‖²                      | yes           | 1         | yes  |
-| `CrossEntropy` | log Σ e^{p_c} − p_x            | yes           | ½         | yes  |
-| `Huber`        | quadratic, linear beyond δ     | yes           | 1         | yes  |
-| `Absolute`     | ‖p − x‖₁                       | a subgradient | ∞         | yes  |
-| `Target`       | 0 if p = x, +∞ otherwise       | none          | ∞         | yes  |
+| loss                   | L(p; x)                        | gradient      | curvature |
+|------------------------|--------------------------------|---------------|-----------|
+| `SquaredError`         | ½‖p − x‖²                      | yes           | 1         |
+| `WeightedSquaredError` | ½ Σ w(p − x)²                  | yes           | max w     |
+| `CrossEntropy`         | log Σ e^{p_c} − p_x            | yes           | ½         |
+| `Huber`                | quadratic, linear beyond δ     | yes           | 1         |
+| `Absolute`             | ‖p − x‖₁                       | a subgradient | ∞         |
+| `KullbackLeibler`      | Σ p − x + x log(x/p), p ≥ 0    | for p > 0     | ∞         |
+| `Target`               | 0 if p = x, +∞ otherwise       | none          | ∞         |
+
+All have a proximal map. `loss.at(target)` is a `Function` of the prediction.
 """
 
 from __future__ import annotations
 
-from torchlift.functions.losses.absolute import Absolute
 from torchlift.functions.losses.base import Loss
 from torchlift.functions.losses.cross_entropy import CrossEntropy
-from torchlift.functions.losses.huber import Huber
-from torchlift.functions.losses.squared_error import SquaredError
-from torchlift.functions.losses.target import Target
+from torchlift.functions.losses.kullback_leibler import KullbackLeibler
+from torchlift.functions.losses.residual import (
+    Absolute,
+    Huber,
+    ResidualLoss,
+    SquaredError,
+    Target,
+    WeightedSquaredError,
+)
 
 #: Every loss by name. A new one adds its line here and inherits all contract tests.
 LOSSES: dict[str, type[Loss]] = {
     "absolute": Absolute,
     "cross-entropy": CrossEntropy,
     "huber": Huber,
+    "kullback-leibler": KullbackLeibler,
     "squared-error": SquaredError,
     "target": Target,
+    "weighted-squared-error": WeightedSquaredError,
 }
 
 __all__ = [
@@ -32,7 +43,10 @@ __all__ = [
     "Absolute",
     "CrossEntropy",
     "Huber",
+    "KullbackLeibler",
     "Loss",
+    "ResidualLoss",
     "SquaredError",
     "Target",
+    "WeightedSquaredError",
 ]

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import Shape, check_number
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
 from torchlift.prox import Softmax
 from torchlift.prox.base import check_group_step
@@ -53,8 +54,8 @@ class CrossEntropy(Loss):
         # s_i(1 − s_i) + s_i Σ_{k≠i} s_k = 2 s_i(1 − s_i) ≤ ½, which bound its norm (Gershgorin).
         return 0.5
 
-    def prox(self, prediction: Tensor, target: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        step = check_group_step(step, prediction, 1)
+    def prox(self, prediction: Tensor, target: Tensor, step: Amount = 1.0) -> Tensor:
+        step = check_group_step(check_step(step, prediction), prediction, 1)
         w = prediction + step * self._distribution(prediction, target)
         return w - step * Softmax(dim=1).prox(w / (1 + step), 1 / (1 + step))
 

@@ -8,17 +8,22 @@
 | `L1`             | ‖x‖₁                                        | prox              |
 | `Tikhonov`       | ½‖Ax‖²                                      | prox, dual with A |
 | `NonNegative`    | 0 if x ≥ 0, +∞ otherwise                    | projection        |
-| `Box`            | 0 if low ≤ x ≤ high, +∞ otherwise           | projection        |
+| `Box`            | 0 if lo ≤ x ≤ hi, +∞ otherwise              | projection        |
+| `Ball`           | 0 if ‖x‖₂ ≤ r, +∞ otherwise                 | projection        |
 | `PlugAndPlay`    | given by a callable prox                    | prox              |
 
-Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`.
+Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`. Every
+`Function` is a prior as well.
 """
 
 from __future__ import annotations
 
-from torchlift.functions.priors.base import Multiple, Part, Prior, Split, Sum
+from torchlift.functions.ball import Ball
+from torchlift.functions.base import Multiple, Part, Prior, Split, Sum
+from torchlift.functions.box import Box, NonNegative
+from torchlift.functions.l1 import L1
 from torchlift.functions.priors.plug_and_play import PlugAndPlay
-from torchlift.functions.priors.pointwise import L1, Box, NonNegative, Tikhonov
+from torchlift.functions.priors.tikhonov import Tikhonov
 from torchlift.functions.priors.total_variation import HuberTV, TotalVariation
 from torchlift.functions.priors.wavelet import Wavelet
 
@@ -37,6 +42,7 @@ PRIORS: dict[str, type[Prior]] = {
 __all__ = [
     "L1",
     "PRIORS",
+    "Ball",
     "Box",
     "HuberTV",
     "Multiple",

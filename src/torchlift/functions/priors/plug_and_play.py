@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_type
-from torchlift.functions.priors.base import Part, Prior
-from torchlift.functions.priors.functions import Implicit, Length
+from torchlift.functions.base import Amount, Function, check_step
+from torchlift.functions.l1 import L1
 
 
 @dataclass(frozen=True)
-class PlugAndPlay(Prior):
+class PlugAndPlay(Function):
     """A prior known through its proximal map: denoise(x, step) = argmin_p ½‖p − x‖² + step·R(p).
 
     A trained denoiser may stand in for it: then iterations still make sense,
@@ -36,10 +35,13 @@ class PlugAndPlay(Prior):
             if not callable(given) and not (name == "function" and given is None):
                 invalid_type(f"PlugAndPlay {name}", "a callable", given)
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
-        return (Part(Implicit(self.denoise, self.function)),)
+    def value(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[0]) if self.function is None else self.function(x)
+
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        steps = x.new_ones(len(x), *(1,) * (x.ndim - 1)) * check_step(step, x)
+        return self.denoise(x, steps)
 
     @classmethod
-    def example(cls) -> Prior:
-        absolute = Length()
-        return cls(absolute.prox, absolute.value)
+    def example(cls) -> Function:
+        return cls(L1().prox, L1().value)

@@ -7,8 +7,8 @@ from typing import Literal
 
 from torchlift.core.checks import Shape, check_positive
 from torchlift.core.errors import invalid_value
-from torchlift.functions.priors.base import Part, Prior, image_shape
-from torchlift.functions.priors.functions import Length
+from torchlift.functions.base import Part, Prior
+from torchlift.functions.group_norm import GroupNorm
 from torchlift.operators import FiniteDifference
 
 Channels = Literal["separate", "coupled"]
@@ -36,7 +36,7 @@ class TotalVariation(Prior):
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         axes = _axes(self.isotropic, self.channels)
-        return (Part(Length(axes), FiniteDifference(image_shape("TotalVariation", shape))),)
+        return (Part(GroupNorm(dim=axes), FiniteDifference(image_shape("TotalVariation", shape))),)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class HuberTV(Prior):
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         axes = _axes(self.isotropic, self.channels)
-        return (Part(Length(axes, float(self.delta)), FiniteDifference(image_shape("HuberTV", shape))),)
+        return (Part(GroupNorm(dim=axes, delta=float(self.delta)), FiniteDifference(image_shape("HuberTV", shape))),)
 
 
 def _axes(isotropic: bool, channels: Channels) -> tuple[int, ...]:
@@ -74,3 +74,11 @@ def _axes(isotropic: bool, channels: Channels) -> tuple[int, ...]:
 def _check_channels(name: str, channels: object) -> None:
     if channels not in ("separate", "coupled"):
         invalid_value(f"{name} channels", "'separate' or 'coupled'", repr(channels))
+
+
+def image_shape(name: str, shape: Shape) -> Shape:
+    """(channels, height, width), or an error that names the prior."""
+    if len(shape) != 3:
+        hint = "For vectors try L1() or Tikhonov()."
+        invalid_value(name, "images of shape (channels, height, width)", f"shape {shape}", hint)
+    return shape

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_size
 from torchlift.core.errors import TorchliftError, invalid_value
-from torchlift.functions.priors.base import Part, Prior, image_shape
-from torchlift.functions.priors.functions import Length
+from torchlift.functions.base import Part, Prior
+from torchlift.functions.l1 import L1
+from torchlift.functions.priors.total_variation import image_shape
 from torchlift.operators import Context, LinearOperator
 
 
@@ -43,7 +44,7 @@ class Wavelet(Prior):
             check_size("Wavelet level", self.level)
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
-        return (Part(Length(), WaveletDetails.of(self.name, image_shape("Wavelet", shape), self.level)),)
+        return (Part(L1(), WaveletDetails.of(self.name, image_shape("Wavelet", shape), self.level)),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_positive, check_size
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.lab.benchmarks import inversion
 from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
 
@@ -77,8 +76,7 @@ class BenchInversion(Command):
     def _check_families(self) -> list[str]:
         for name in self.families:
             if name not in FAMILIES:
-                near = difflib.get_close_matches(name, FAMILIES, n=1)
-                hint = f"Did you mean '{near[0]}'?" if near else ""
+                hint = did_you_mean(name, FAMILIES)
                 invalid_value("bench inversion", f"families among {', '.join(FAMILIES)}", repr(name), hint)
         return list(self.families or FAMILIES)
 

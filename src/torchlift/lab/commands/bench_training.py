@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_positive, check_size
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.lab.benchmarks import training, training_cases
 from torchlift.training import METRICS
 
@@ -40,8 +39,7 @@ class BenchTraining(Command):
     def collect(self) -> Record:
         for name in self.families:
             if name not in training_cases.FAMILIES:
-                near = difflib.get_close_matches(name, training_cases.FAMILIES, n=1)
-                hint = f"Did you mean '{near[0]}'?" if near else ""
+                hint = did_you_mean(name, training_cases.FAMILIES)
                 invalid_value(
                     "bench training", f"families among {', '.join(training_cases.FAMILIES)}", repr(name), hint
                 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from torchlift.objective.engine.states import Layout, States
@@ -59,7 +60,7 @@ class Gradients:
 class Setting:
     """What an engine needs to know beside the network.
 
-    Args:
+    Arguments:
         lifting: the penalty D.
         loss: the loss L.
         weights: μ_1, …, μ_J.
@@ -89,9 +90,14 @@ class Engine(ABC):
     def evaluate(self, y: Tensor, z: States, context: Context = None) -> Evaluation:
         """v = W u + b for all layers and N = K u + d, without an autograd tape."""
 
-    @abstractmethod
+    @torch.no_grad()
     def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
         """σ(W u + b) for all layers: what z would be if every layer were consistent."""
+        result = z.empty_like(y.dtype) if out is None else out
+        for part in self.evaluate(y, z, context).parts:
+            assert not part.stacked  # engines that stack layers have a method of their own
+            result[part.start].copy_(part.activation(part.v))
+        return result
 
     @abstractmethod
     def gradients(
@@ -105,7 +111,7 @@ class Engine(ABC):
     ) -> Gradients:
         """All partial gradients of the mean objective over the batch; to be called under `torch.no_grad()`.
 
-        Args:
+        Arguments:
             out: gradients of an earlier call whose memory may be used again.
             want: "states" or "parameters" where only those are needed; the
                 others may be left unset.

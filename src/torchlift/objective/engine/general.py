@@ -16,7 +16,7 @@ class GeneralEngine(Engine):
     """Evaluates one layer after the other.
 
     With cotangents c_j = ∇_v D_j and ∇L, one vector–Jacobian product of the
-    linear maps (z, θ) ↦ (v_1, …, v_J, N) gives Wᵀ∇_v D + Kᵀ∇L pulled back
+    linear maps (z, θ) ↦ (v_1, …, v_J, N) gives Wᵀ∇_v D + Kᵀ∇L carried back
     through u = M⁻¹V z, and the gradients of all parameters. The activations
     themselves are never differentiated, except in their own parameters.
     """
@@ -37,13 +37,6 @@ class GeneralEngine(Engine):
         output = form.output(u, context)
         return Evaluation(tuple(self._parts(form, layers, v)), output, tuple(residuals))
 
-    @torch.no_grad()
-    def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
-        result = z.empty_like(y.dtype) if out is None else out
-        for part in self.evaluate(y, z, context).parts:
-            result[part.start].copy_(part.activation(part.v))
-        return result
-
     def gradients(
         self,
         y: Tensor,
@@ -63,22 +56,22 @@ class GeneralEngine(Engine):
             v = [form.pre_activation(j, u, context) for j in range(form.depth)]
             output = form.output(u, context)
         result = Gradients(z.gradient_like(y.dtype), {})
-        pulled = [(output, scale * self.setting.loss.grad(output.detach(), x))]
-        own = []
-        for part in self._parts(form, [layer.detach() for layer in layers], [each.detach() for each in v]):
+        terms = [(output, scale * self.setting.loss.grad(output.detach(), x))]
+        direct = []
+        for part in self._parts(form, [layer.detach() for layer in layers], [value.detach() for value in v]):
             # `gradients` may overwrite v, and detached v shares memory with the graph: give it a copy
             grad_z, grad_v = lifting.gradients(part.activation, part.z, part.v.clone(), scale * part.weight)
-            own.append(grad_z)
-            pulled.append((v[part.start], grad_v))
+            direct.append(grad_z)
+            terms.append((v[part.start], grad_v))
         rho = self.setting.coupling
-        pulled += [(residual, scale * rho * residual.detach()) for residual in residuals if rho is not None]
+        terms += [(residual, scale * rho * residual.detach()) for residual in residuals if rho is not None]
         if parameters:
-            pulled += self._activation_terms(form, layers, v, scale)
-        pulled = [(value, cotangent) for value, cotangent in pulled if value.requires_grad]
+            terms += self._activation_terms(form, layers, v, scale)
+        terms = [(value, cotangent) for value, cotangent in terms if value.requires_grad]
         leaves = [*layers, *free, *parameters.values()]
-        grads = _pull_back(pulled, leaves)
-        for slot, grad, mine in zip(result.z, grads, own, strict=False):
-            torch.add(mine, grad, out=slot)
+        grads = _vjp(terms, leaves)
+        for slot, grad, grad_z in zip(result.z, grads, direct, strict=False):
+            torch.add(grad_z, grad, out=slot)
         if z.u is not None:
             result.z.u = z.u.empty_like(y.dtype)
             for slot, grad in zip(result.z.u, grads[len(layers) :], strict=False):
@@ -115,10 +108,10 @@ class GeneralEngine(Engine):
         return terms
 
 
-def _pull_back(pulled: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor]:
+def _vjp(terms: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor]:
     """Σ Jᵀ cotangent for every leaf; zero where nothing depends on it."""
-    if not pulled or not leaves:
+    if not terms or not leaves:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    values, cotangents = zip(*pulled, strict=True)
+    values, cotangents = zip(*terms, strict=True)
     grads = torch.autograd.grad(values, leaves, cotangents, allow_unused=True)
     return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]

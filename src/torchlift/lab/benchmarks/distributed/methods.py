@@ -13,10 +13,8 @@ from torchlift.functions.losses import SquaredError
 from torchlift.lab.benchmarks.distributed.size import Size
 from torchlift.liftings import Bregman
 from torchlift.objective import Objective, TrainingProblem
-from torchlift.objective.distributed_problem import DistributedProblem
-from torchlift.objective.layer_part import LayerPart
-from torchlift.objective.partition import partition
-from torchlift.parallel import Mesh, Share, shares
+from torchlift.parallel import Mesh, MeshShard, ShardedProblem, as_mesh, split_evenly, stage_of
+from torchlift.parallel.partition import partition
 from torchlift.solvers import ProximalGradient, Solver
 from torchlift.training import SweepDescent, Work
 
@@ -43,17 +41,16 @@ def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
     if mesh is None:
         problem = TrainingProblem(objective, y, x)
     else:
-        parts = shares(size.batch, mesh.data)
-        share, own = Share(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
-        part = LayerPart(objective, mesh) if mesh.layers > 1 else None
-        problem = DistributedProblem(objective, y[own], x[own], share, part)
+        parts = split_evenly(size.batch, mesh.data)
+        shard, rows = MeshShard(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
+        problem = ShardedProblem(objective, y[rows], x[rows], shard, stage_of(objective, mesh))
     return Steps(problem, ProximalGradient(STEP), problem.start())
 
 
 def sweeps(size: Size, mesh: Mesh | None = None) -> Callable[[], object]:
     """The default of `train`: one backward sweep from the forward pass, and a relative step of the weights."""
     batches = as_batches(size.data(), batch_size=size.batch)
-    work = Work(size.network(), SquaredError(), batches, lambda count: 1.0, mesh=mesh)
+    work = Work(size.network(), SquaredError(), batches, lambda count: 1.0, mesh=as_mesh(mesh))
     return SweepDescent().init(work).step
 
 
@@ -67,8 +64,8 @@ def data_parallel(size: Size, mesh: Mesh) -> Callable[[], None]:
     """The same by `DistributedDataParallel`."""
     from torch.nn.parallel import DistributedDataParallel
 
-    own, (y, x) = shares(size.batch, mesh.data)[mesh.data_rank], size.data()
-    return _trained(DistributedDataParallel(size.network().to_sequential()), y[own], x[own])
+    rows, (y, x) = split_evenly(size.batch, mesh.data)[mesh.data_rank], size.data()
+    return _trained(DistributedDataParallel(size.network().to_sequential()), y[rows], x[rows])
 
 
 def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:
@@ -83,7 +80,7 @@ def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:
     stage = PipelineStage(
         modules, mesh.layer_rank, mesh.layers, torch.device("cpu"),
         input_args=torch.empty(shape, requires_grad=not first), output_args=torch.empty(shape, requires_grad=True),
-        group=mesh.devices.get_group("layers"),
+        group=mesh.group("layers"),
     )  # fmt: skip
     schedule = Schedule1F1B(stage, micro_batches, loss_fn=_loss)
     optimiser = torch.optim.SGD(modules.parameters(), lr=STEP)

@@ -1,0 +1,97 @@
+"""Photographs from files, by Pillow (extra `images`)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchlift.core.errors import DataError, TorchliftError, invalid_value, message
+from torchlift.core.files import opened
+
+#: Endings of files that are read.
+ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+#: Pixels that one image may have: beyond, a small file may be meant to fill the memory.
+LARGEST = 200_000_000
+
+
+class MissingPillowError(TorchliftError, ImportError):
+    """Pillow is not installed."""
+
+
+def load_images(folder: str | Path, *, channels: int | None = None) -> list[Tensor]:
+    """Every image of a folder in the order of names, as bytes (channels, height, width).
+
+    Arguments:
+        folder: with PNG, JPEG, TIFF, BMP or WebP files; other files are left out, folders inside are not entered.
+        channels: 1 for grey, 3 for colour; None for colour if any image has it.
+
+    Raises:
+        DataError: there is no image, or one cannot be read.
+    """
+    if channels not in (None, 1, 3):
+        invalid_value("load_images channels", "1, 3 or None", channels)
+    place = Path(os.path.expanduser(folder))
+    where = f"images {place}"
+    try:
+        files = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
+    except (OSError, ValueError) as error:  # the latter for a name with a NUL
+        raise DataError(message(where, "a folder of images", str(error)[:200])) from error
+    if not files:
+        raise DataError(message(where, f"files that end in {', '.join(ENDINGS)}", "none"))
+    images = [_read(path) for path in files]
+    if channels is None:
+        channels = max(len(image) for image in images)
+    return [_with_channels(image, channels) for image in images]
+
+
+def _read(path: Path) -> Tensor:
+    where, expected = f"image {path}", "a readable image"
+    pillow = _pillow()
+    with opened(where, path, expected) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata and sizes, which are checked here
+        try:
+            with pillow.open(stream) as image:
+                if image.width * image.height > LARGEST:
+                    got = f"{image.width} x {image.height}"
+                    raise DataError(message(where, f"at most {LARGEST:,} pixels", got, "Cut it into parts."))
+                return _bytes(image)
+        except DataError:
+            raise
+        except Exception as error:  # whatever Pillow says to damaged files
+            raise DataError(message(where, expected, str(error)[:200] or type(error).__name__)) from error
+
+
+def _bytes(image: Any) -> Tensor:
+    if image.mode.startswith("I;16"):
+        array = (np.asarray(image) >> 8).astype(np.uint8)
+    elif image.mode in ("I", "F"):
+        raise DataError(message("image", "8 or 16 bits per channel", f"mode {image.mode}", "Save it as PNG."))
+    else:
+        grey = image.mode in ("1", "L", "LA")
+        array = np.array(image.convert("L" if grey else "RGB"))
+    return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
+
+
+def _with_channels(image: Tensor, channels: int) -> Tensor:
+    """Grey as three equal channels, colour as luma (ITU-R 601)."""
+    if len(image) == channels:
+        return image
+    if channels == 3:
+        return image.expand(3, -1, -1).contiguous()
+    luma = torch.tensordot(torch.tensor([0.299, 0.587, 0.114]), image.float(), 1)
+    return luma.round().to(torch.uint8)[None]
+
+
+def _pillow() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        text = "load_images: expected the package Pillow, got none. Try `pip install torchlift[images]`."
+        raise MissingPillowError(text) from None

@@ -1,0 +1,36 @@
+"""Regularisers of hidden variables and parameters: functions whose values are summed over the whole tensor.
+
+| regulariser   | R(x)                            | gradient |
+|---------------|---------------------------------|----------|
+| `L1`          | w‖x‖₁                           | –        |
+| `ElasticNet`  | a‖x‖₁ + ½b‖x‖²                  | –        |
+| `NuclearNorm` | w Σ singular values             | –        |
+| `Ridge`       | ½w‖x‖²                          | yes      |
+| `Decay`       | ½w‖x − c‖²                      | yes      |
+| `NonNegative` | 0 if x ≥ 0, +∞ otherwise        | –        |
+| `Interval`    | 0 if lo ≤ x ≤ hi, +∞ otherwise  | –        |
+
+Every other `Function` serves as well.
+"""
+
+from __future__ import annotations
+
+from torchlift.functions.base import Function as Regulariser
+from torchlift.functions.box import Box as Interval
+from torchlift.functions.box import NonNegative
+from torchlift.functions.elastic_net import ElasticNet
+from torchlift.functions.l1 import L1
+from torchlift.functions.nuclear_norm import NuclearNorm
+from torchlift.functions.squared_norm import Ridge
+from torchlift.functions.squared_norm import SquaredDistance as Decay
+
+__all__ = [
+    "L1",
+    "Decay",
+    "ElasticNet",
+    "Interval",
+    "NonNegative",
+    "NuclearNorm",
+    "Regulariser",
+    "Ridge",
+]

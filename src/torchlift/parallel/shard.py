@@ -1,0 +1,134 @@
+"""The samples of a batch that one process of a mesh holds, and sums and means over those of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from torchlift.core.shard import Shard
+from torchlift.core.solution import Result, StepFailure
+from torchlift.parallel.mesh import Mesh, Sums
+
+
+@dataclass(frozen=True, eq=False)
+class MeshShard(Shard):
+    """`counts[r]` samples of a batch are with the processes number r of the axis "data".
+
+    A mean over the batch is the mean of the processes' own means, weighted by
+    n_r/n. A process without samples works on a copy of one, with weight 0.
+    """
+
+    mesh: Mesh
+    counts: tuple[int, ...]
+
+    @property
+    def whole(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.mesh.data == 1
+
+    @property
+    def counted(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.count > 0
+
+    @property
+    def count(self) -> int:
+        return self.counts[self.mesh.data_rank]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def rows(self) -> slice:
+        """The samples here, counted in the batch; a process without samples stands in with the first one."""
+        begin = sum(self.counts[: self.mesh.data_rank])
+        return slice(begin, begin + self.count) if self.count else slice(0, 1)
+
+    @property
+    def weight(self) -> float:
+        """n_r/n."""
+        return self.count / self.total
+
+    @property
+    def scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """n_r/n for terms of single samples; never 0, so that a sample that only stands in stays finite."""
+        return max(self.count, 1) / self.total
+
+    def samples(self, batch: Tensor) -> int:
+        return self.total
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        return self.mesh.sum_numbers([number if self.counted else 0.0 for number in numbers])
+
+    def sum_(self, *tensors: Tensor) -> None:
+        self.mesh.sum_all_(tensors, "data", float(self.counted))
+
+    def mean_number(self, value: float) -> float:
+        """The mean over all samples from the mean over the samples here."""
+        return self.mesh.sum_numbers([value * self.weight if self.counted else 0.0], "data")[0]
+
+    def mean_(self, *tensors: Tensor) -> None:
+        self.start_means(*tensors).wait()
+
+    def start_means(self, *tensors: Tensor) -> Sums:
+        """Begin `mean_`; until `Sums.wait` has ended it, the tensors must be left alone."""
+        return self.mesh.start_sums(tensors, "data", self.weight)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        mean = tensor.clone()
+        self.mean_(mean)
+        return mean
+
+    def gather(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        if self.whole:
+            return tensor
+        local = tensor.narrow(dim, 0, self.count)
+        shape = list(local.shape)
+        shape[dim] = max(self.counts) - self.count
+        padded = torch.cat([local, local.new_zeros(shape)], dim)
+        pairs = zip(self.mesh.gather(padded, "data"), self.counts, strict=True)
+        return torch.cat([part.narrow(dim, 0, count) for part, count in pairs], dim)
+
+    def sharing(self, replicated: str = "") -> MeshSharing:
+        return MeshSharing(self.mesh, replicated, self.counted)
+
+    def which(self, condition: bool) -> str:
+        return self.mesh.which(condition)
+
+
+@dataclass(frozen=True, eq=False)
+class MeshSharing:
+    """Points whose entries are spread over a mesh: sums in which blocks that "data" has copies of count once.
+
+    Arguments:
+        mesh: the processes.
+        replicated: the block of which every process along "data" has a copy.
+        counted: False where this process stands in with a copy of another one's sample.
+    """
+
+    mesh: Mesh
+    replicated: str = "parameters"
+    counted: bool = True
+
+    def totals(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """The sums over all processes; where one is NaN, all fail here and name the rank it comes from."""
+        local = [total if self._counts(name) else 0.0 for name, total in sums.items()]
+        totals = dict(zip(sums, self.mesh.sum_numbers(local), strict=True))
+        bad = [name for name, total in totals.items() if math.isnan(total)]
+        if bad:
+            where = self.mesh.which(any(math.isnan(sums[name]) for name in bad))
+            raise StepFailure(Result.NOT_FINITE, f"block {bad[0]!r} is not finite on {where}")
+        return totals
+
+    def _counts(self, block: str) -> bool:
+        return self.mesh.data_rank == 0 if block == self.replicated else self.counted
+
+
+def split_evenly(total: int, processes: int) -> list[slice]:
+    """Which samples each process takes: contiguous, and as equal as can be."""
+    ends = [total * r // processes for r in range(processes + 1)]
+    return [slice(a, b) for a, b in pairwise(ends)]

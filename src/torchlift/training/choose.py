@@ -1,0 +1,284 @@
+"""Which weights to start from: the given ones, or others where these are better on samples that were held out."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.errors import NotRepresentableError, TorchliftError
+from torchlift.core.solution import StepFailure
+from torchlift.data import Batch
+from torchlift.functions.losses import CrossEntropy, Loss
+from torchlift.networks import Chain, Network
+from torchlift.operators.context import map_context
+from torchlift.training.draws import LayerStart
+from torchlift.training.identity_start import identity_start
+from torchlift.training.layerwise import Sample, identity_fit, layer_wise
+from torchlift.training.lsuv import dead_layers, lsuv
+from torchlift.training.modules import apply, in_mode
+from torchlift.training.recording import AFFINE, lsuv_of_module, record
+
+#: Samples on which layers are checked for being dead, and those on which starts are compared at most.
+PROBE, HELD_OUT = 100, 500
+#: Fewer samples than this are not divided: dead layers are revived without a comparison.
+FEWEST = 40
+#: Another start must leave at most this part of the held-out loss of the given one.
+WORTH = 0.98
+
+AS_GIVEN = "as given"
+
+
+class Trial:
+    """What starts are tried on; a subclass may train each of them for a moment before they are compared.
+
+    Arguments:
+        draw: so many samples of the training data, or all where there are fewer.
+        loss: None where there are no targets.
+        ridge: pull towards the identity in fits.
+        samples: that fits look at.
+    """
+
+    def __init__(
+        self, draw: Callable[[int], Batch], loss: Loss | None, ridge: float = 1.0, samples: int = 5000
+    ) -> None:
+        self.draw, self.loss, self.ridge, self._samples = draw, loss, ridge, samples
+
+    def samples(self, chain: Chain) -> int:
+        """Samples that fits of all layers look at; 0 where there is no time for them."""
+        return self._samples
+
+    def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
+        """Train one of so many candidates for a moment."""
+        return
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The start that was chosen.
+
+    Arguments:
+        name: "as given", "lsuv", "identity", "identity-fit" or "layer-wise".
+        why: in half a sentence.
+        losses: held-out loss of every start that was tried, before or after its short run, whichever is less.
+        layers: what was done to each layer.
+    """
+
+    name: str
+    why: str
+    losses: dict[str, float] = field(default_factory=dict)
+    layers: tuple[LayerStart, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return self.name != AS_GIVEN
+
+    def summary(self) -> dict[str, Any]:
+        """Without the layers, for JSON."""
+        return {"name": self.name, "why": self.why, "losses": self.losses}
+
+    @property
+    def sentence(self) -> str:
+        """For the message of a training; empty where nothing was done and nothing is to be said."""
+        return f"Start: {self.name} ({self.why})." if self.changed or self.losses else ""
+
+
+def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) -> Choice:
+    """Set the weights of a network to the best start.
+
+    - A network without dead layers keeps its weights, unless targets have the
+      shape of the inputs, all layers are wide enough to hand the input on, and
+      the input itself is a better answer than the network's.
+    - Otherwise these are compared by their loss on held-out samples, before or
+      after the same short run where the trial has one: the given weights, or LSUV where
+      layers are dead; "layer-wise"; "identity" and "identity-fit" where the input
+      can be handed on. Ties go to the given weights.
+    """
+    probe = trial.draw(PROBE)
+    dead = _dead(network, probe)
+    chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
+    labels = trial.loss is None or isinstance(trial.loss, CrossEntropy) or not probe.x.is_floating_point()
+    restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
+    if not dead and not (restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)):
+        return _kept(network, "no layer is dead")
+    base = "lsuv" if dead else AS_GIVEN
+    names = [base]
+    if trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
+        names += ["identity", "identity-fit"] if restores else []
+        names += ["layer-wise"] if trial.samples(chain) > 0 else []
+    fitted = max(trial.samples(chain), FEWEST) if chain is not None and len(names) > 1 else 0
+    sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
+    if len(names) == 1 or len(sample.y) < FEWEST:
+        layers = _attempt(network, base, probe, trial, generator) if dead else None
+        return _kept(network, "") if layers is None else Choice(base, _reason(dead), {}, layers)
+    held = min(HELD_OUT, len(sample.y) // 5)
+    seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))
+    losses: dict[str, float] = {}
+    best: tuple[float, nn.Module, tuple[LayerStart, ...]] | None = None
+    seed = torch.Generator() if generator is None else generator
+    state = seed.get_state()
+    for name in names:
+        candidate = copy.deepcopy(network)
+        seed.set_state(state)  # so that no candidate depends on which others there are
+        layers = _attempt(candidate, name, seen, trial, seed)
+        if layers is None:
+            continue
+        start = copy.deepcopy(candidate)
+        with torch.random.fork_rng(devices=()):
+            losses[name] = _least_loss(candidate, trial, seen, unseen, len(names))
+        factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
+        if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):
+            best = losses[name], start, layers
+    if best is None:
+        return _kept(network, "no other start applies")
+    with torch.no_grad():
+        for own, chosen in zip(network.parameters(), best[1].parameters(), strict=True):
+            own.copy_(chosen)
+    name = next(name for name, loss in losses.items() if loss == best[0])
+    tried = ", ".join(f"{other} {loss:.4g}" for other, loss in losses.items())
+    why = f"held-out loss {tried}" if not dead else f"{_reason(dead)}; held-out loss {tried}"
+    return Choice(name, why, losses, best[2])
+
+
+def hand_on(network: nn.Module, example: Batch) -> bool:
+    """Set the weights to those of the identity; False, and nothing changed, where the network cannot represent it."""
+    chain = network if isinstance(network, Chain) else twin(network, tuple(example.y.shape[1:]))
+    if chain is None or not _wide(chain):
+        return False
+    try:
+        with unchanged_if_refused(chain), torch.no_grad():
+            identity_start(chain, _range(example.y), 0.0, torch.Generator().manual_seed(0))
+    except TorchliftError:
+        return False
+    if chain is not network:
+        chain.load_back(network)
+    return True
+
+
+def twin(network: nn.Module, shape: tuple[int, ...] | None) -> Chain | None:
+    """A chain with the weights of a plain `nn.Sequential`; None for modules that are none."""
+    if isinstance(network, Network) or type(network) is not nn.Sequential:
+        return None
+    try:
+        chain = Chain(network, shape)
+        chain.load(network)  # refuses what has no place of its own in the twin, such as batch norms
+    except (NotRepresentableError, TorchliftError):
+        return None
+    return chain
+
+
+@contextmanager
+def unchanged_if_refused(network: nn.Module) -> Iterator[None]:
+    """A layer far from the input may be one that cannot be set as asked: then the others get their weights back."""
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    try:
+        yield
+    except TorchliftError:
+        with torch.no_grad():
+            for parameter, value in zip(network.parameters(), before, strict=True):
+                parameter.copy_(value)
+        raise
+
+
+def _dead(network: nn.Module, probe: Batch) -> tuple[str, ...]:
+    """The layers that respond to no input, by number or name."""
+    if len(probe.y) < 2:
+        return ()
+    if isinstance(network, Network):
+        return tuple(str(number) for number in dead_layers(network, probe.y, probe.context))
+    calls = record(network, probe.y, probe.context)
+    return tuple(call.layer or str(number) for number, call in enumerate(calls, start=1) if call.dead)
+
+
+def _wide(chain: Chain) -> bool:
+    """Whether no state has fewer entries than the input, so that all of it can be handed on."""
+    entries = math.prod(chain.in_shape)
+    shapes = [*chain.operators().W.column_shapes, chain.out_shape]
+    return all(math.prod(shape) >= entries for shape in shapes)
+
+
+@torch.no_grad()
+def _worse_than_input(network: nn.Module, probe: Batch, loss: Loss) -> bool:
+    """Whether the input itself is a better answer; where it is the target, there is nothing to compare with."""
+    with in_mode(network, False), torch.random.fork_rng(devices=()):
+        output = apply(network, probe.y, probe.context)
+    return float(loss.mean(output, probe.x)) > float(loss.mean(probe.y, probe.x))
+
+
+def _attempt(
+    network: nn.Module, name: str, seen: Batch, trial: Trial, generator: torch.Generator | None
+) -> tuple[LayerStart, ...] | None:
+    """Set the weights by a method; None where it does not apply, and nothing is changed."""
+    if name == AS_GIVEN:
+        return ()
+    try:
+        with unchanged_if_refused(network), torch.no_grad():
+            return _applied(network, name, seen, trial, generator)
+    except (TorchliftError, RuntimeError):  # the latter from factors of matrices
+        return None
+
+
+def _applied(
+    network: nn.Module, name: str, seen: Batch, trial: Trial, generator: torch.Generator | None
+) -> tuple[LayerStart, ...]:
+    if name == "lsuv":
+        y = seen.y[:HELD_OUT]
+        return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+    chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
+    assert chain is not None and trial.loss is not None  # since `choose`
+    sample, values = Sample(seen.y, seen.x, trial.loss), _range(seen.y)
+    if name == "identity":
+        layers = identity_start(chain, values, 0.0, generator)
+    elif name == "identity-fit":
+        layers = identity_fit(chain, values, sample, 0.1 * trial.ridge, generator)
+    else:
+        layers = layer_wise(chain, sample, trial.ridge, generator)
+    if chain is not network:
+        chain.load_back(network)
+    return layers
+
+
+def _least_loss(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, candidates: int) -> float:
+    """The mean loss on held-out samples, before or after the short run: first steps may shake a good start."""
+    before = _loss(network, trial, unseen)
+    try:
+        trial.run(network, seen, candidates)
+    except StepFailure:
+        return before
+    return min(before, _loss(network, trial, unseen))
+
+
+@torch.no_grad()
+def _loss(network: nn.Module, trial: Trial, data: Batch) -> float:
+    """The mean loss, infinite where it is not a number."""
+    assert trial.loss is not None
+    with in_mode(network, False):
+        value = float(trial.loss.mean(apply(network, data.y, data.context), data.x))
+    return value if math.isfinite(value) else math.inf
+
+
+def _kept(network: nn.Module, why: str) -> Choice:
+    if isinstance(network, Chain):
+        names = [layer.name for layer in network.layers() if layer.name is not None]
+    else:
+        names = [name for name, part in network.named_modules() if type(part) in AFFINE]
+    return Choice(AS_GIVEN, why, {}, tuple(LayerStart(name, "kept") for name in names))
+
+
+def _reason(dead: tuple[str, ...]) -> str:
+    return f"layer {dead[0]} was dead" if len(dead) == 1 else f"{len(dead)} layers were dead"
+
+
+def _range(y: Tensor) -> tuple[float, float]:
+    low, high = float(y.min()), float(y.max())
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+def _part(batch: Batch, which: slice) -> Batch:
+    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))

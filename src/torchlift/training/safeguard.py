@@ -1,0 +1,118 @@
+"""Training gives back nothing worse than what it was given: neither than the start nor than the input itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.data.recut import join
+from torchlift.functions.losses import Loss
+from torchlift.parallel import Mesh, of_first
+from torchlift.training.choose import hand_on
+from torchlift.training.metrics import Metric, evaluate
+from torchlift.training.step import load_snapshot, snapshot
+
+#: Training samples at least by which the end is compared with the start where there are no validation data.
+SAMPLES = 100
+
+
+class Safeguard:
+    """Compares networks by the monitored metric on validation data, or by the loss on some training samples.
+
+    Arguments:
+        batches: training data.
+        validation: or None.
+        loss, metrics, monitor: what is evaluated, and which of it counts.
+        mesh: the processes that decide alike.
+        may_hand_on: whether a network may be set to hand its input on; else that is only reported.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        validation: Batches | None,
+        loss: Loss,
+        metrics: tuple[Metric, ...],
+        monitor: Metric,
+        mesh: Mesh,
+        may_hand_on: bool = True,
+    ) -> None:
+        self.batches, self.validation, self.loss, self.mesh = batches, validation, loss, mesh
+        self.metrics = metrics if validation is not None else ()
+        self.monitor = monitor if validation is not None else Metric("loss", loss.value)
+        self.start: dict[str, Tensor] = {}
+        self.start_value = math.nan
+        self.may_hand_on = may_hand_on
+        self.handed_on: float | None = None
+        """The metric of a network that was set to hand its input on."""
+
+    def judge(self, network: nn.Module) -> None:
+        """Keep a copy of these weights if they are better than the ones before; only without validation data."""
+        if self.validation is None:
+            value = self.value(network)
+            if self.better(value, self.start_value):
+                self.start, self.start_value = snapshot(network), value
+
+    def better(self, value: float, than: float) -> bool:
+        if math.isnan(than):
+            return math.isfinite(value)
+        return value > than if self.monitor.larger_is_better else value < than
+
+    def value(self, network: nn.Module) -> float:
+        data = iter([self._some]) if self.validation is None else self.validation.ordered(1000)
+        return of_first(self.mesh, evaluate(network, data, self.loss, self.metrics))[self.monitor.name]
+
+    def settle(self, network: nn.Module) -> str:
+        """Put the best weights there are into the network; returns a sentence where these are not the trained ones."""
+        value, sentence = self.value(network), ""
+        if self.start and (math.isnan(value) or self.better(self.start_value, value)):
+            load_snapshot(network, self.start)
+            value, sentence = (
+                self.start_value,
+                "Training ended worse than it began: these are the first weights.",
+            )
+        if not self._restores:
+            return sentence
+        input_value = self.value(_HandOn())
+        if not self.better(input_value, value):
+            return sentence
+        unit = f" {self.monitor.unit}" if self.monitor.unit else ""
+        compared = f"{self.monitor.name} {input_value:.4g}{unit} against {value:.4g}{unit}"
+        candidate = copy.deepcopy(network)
+        if self.may_hand_on and hand_on(candidate, self._some):
+            handed = self.value(candidate)
+            if self.better(handed, value):
+                load_snapshot(network, snapshot(candidate))
+                self.handed_on = handed
+                return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
+        reason = ", and the network cannot hand it on" if self.may_hand_on else ""
+        return f"{sentence} The input itself is a better answer than the network's ({compared}){reason}.".strip()
+
+    @cached_property
+    def _some(self) -> Batch:
+        return first_samples(self.batches, SAMPLES)
+
+    @property
+    def _restores(self) -> bool:
+        """Whether outputs are comparable with inputs, and the task is not to reproduce them."""
+        y, x, _ = self._some
+        return x.is_floating_point() and y.shape == x.shape and not torch.equal(y, x)
+
+
+def first_samples(batches: Batches, count: int) -> Batch:
+    """Samples in the order of the first epoch: so many of data in memory, the first batch of data that is read."""
+    drawn = [batches.batch(0)]
+    if isinstance(batches, TensorBatches):
+        while sum(len(batch.y) for batch in drawn) < count and len(drawn) < batches.per_epoch:
+            drawn.append(batches.batch(len(drawn)))
+    return join(drawn)
+
+
+class _HandOn(nn.Module):
+    def forward(self, y: Tensor, context: object = None) -> Tensor:
+        return y
