@@ -22,13 +22,13 @@ class DenseStack(NamedTuple):
     Arguments:
         weight: (layers, out, in), or (out, in).
         bias: (layers, out) or (out,), or None.
-        observers: are told (layer, its input) in every forward pass that is recorded for a way back; an attribute
-            `signal` of theirs is told (layer, its input, the signal that comes back to it) on that way.
+        observers: are told (layer, its input) in every forward pass that is recorded for a way back. If they return
+            True, their attribute `signal` is told (layer, its input, the signal that comes back to it) on that way.
     """
 
     weight: Tensor
     bias: Tensor | None
-    observers: Sequence[Callable[[int, Tensor], None]] = ()
+    observers: Sequence[Callable[[int, Tensor], bool | None]] = ()
 
     @property
     def layers(self) -> int:
@@ -41,10 +41,11 @@ class DenseStack(NamedTuple):
         biases = [None] * len(self.weight) if self.bias is None else self.bias.unbind(0)
         return list(zip(self.weight.unbind(0), biases, strict=True))
 
-    def observe(self, layer: int, u: Tensor) -> None:
-        if torch.is_grad_enabled():
-            for observer in self.observers:
-                observer(layer, u)
+    def observe(self, layer: int, u: Tensor) -> bool:
+        """Tell the input of a layer; returns whether somebody asks for the signal that comes back."""
+        if not self.observers or not torch.is_grad_enabled():
+            return False
+        return any([observer(layer, u) for observer in self.observers])  # noqa: C419 (all are told)
 
     def answer(self, layer: int, u: Tensor, r: Tensor) -> None:
         """Tell that the signal r has come back to a layer with input u."""
@@ -66,9 +67,9 @@ def dense_chain(y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[P
     u, after = y, iter(activations)
     for stack in stacks:
         for layer, (weight, bias) in enumerate(stack.pairs()):
-            stack.observe(layer, u)
+            followed = stack.observe(layer, u)
             v = linear(u, weight, bias)
-            if stack.observers and torch.is_grad_enabled():
+            if followed:
                 follow(v, u, layer, stack.answer)
             activation = next(after, None)
             u = v if activation is None else activation(v)
@@ -116,14 +117,9 @@ class DenseForm:
 
 def _stack(layer: nn.Linear) -> DenseStack:
     own = layer._parameters  # past the look-up of attributes of modules, which takes longer than all else here
-    observers = [_observer(hook, layer) for hook in layer._forward_pre_hooks.values()]
+    hooks = layer._forward_pre_hooks.values()
+    observers = [getattr(hook, "observer", None) or partial(_tell, hook, layer) for hook in hooks]
     return DenseStack(cast("Tensor", own["weight"]), own["bias"], observers)
-
-
-def _observer(hook: Callable[..., object], layer: nn.Linear) -> Callable[[int, Tensor], None]:
-    observer = partial(_tell, hook, layer)
-    vars(observer)["signal"] = getattr(hook, "signal", None)
-    return observer
 
 
 def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor) -> None:

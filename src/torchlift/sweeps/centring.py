@@ -96,7 +96,7 @@ def keep_factors(means: list[Mean], total: int | None = None) -> None:
     """
     for mean in means:
         last = means[-1]
-        mean.factors = {
+        mean.factors = mean.factors and {
             layer: factors
             for layer, factors in mean.factors.items()
             if wide(mean.weight, samples := total or len(factors.inputs))
@@ -114,10 +114,12 @@ class _Sum:
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     factors: dict[int, list[Factors]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._matrices = self.weight.ndim == self.bias.ndim + 1 and wide(self.weight, 1)
+
     def follows(self, u: Tensor) -> bool:
         """Whether the signal that comes back is asked for too."""
-        matrices = self.weight.ndim == self.bias.ndim + 1
-        return matrices and u.ndim == 2 and u.dtype is self.weight.dtype and wide(self.weight, len(u))
+        return self._matrices and u.ndim == 2 and u.dtype is self.weight.dtype and wide(self.weight, len(u))
 
     def clear(self) -> None:
         self.rows.clear()
@@ -125,7 +127,7 @@ class _Sum:
 
     def _all_factors(self) -> dict[int, Factors]:
         """Those of all passes together, of layers whose every pass came back."""
-        together = {}
+        together: dict[int, Factors] = {}
         for layer, passes in self.factors.items():
             r, u = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*passes, strict=True))
             if len(passes) == self.rows[layer][1]:
@@ -181,7 +183,7 @@ class Centring:
                 hook = _hook(weakref.ref(self), known)
                 handles = [owner.register_forward_pre_hook(hook)]
                 if isinstance(owner, DENSE):
-                    handles.append(owner.register_forward_hook(_following(known, vars(hook)["signal"])))
+                    handles.append(owner.register_forward_hook(_following(known, vars(hook)["observer"].signal)))
                 for handle in handles:
                     weakref.finalize(self, handle.remove)
 
@@ -202,11 +204,12 @@ class Centring:
         keep_factors(means)
         return means
 
-    def heard(self, known: _Sum, layer: int, u: Tensor) -> None:
-        """An input of a layer."""
+    def heard(self, known: _Sum, layer: int, u: Tensor) -> bool:
+        """An input of a layer; returns whether its signal is asked for."""
         self._sums[id(known)] = known
         with plain_functions():
             known.add(layer, u)
+        return known.follows(u)
 
     def answered(self, known: _Sum, layer: int, u: Tensor, r: Tensor) -> None:
         """The signal that came back to a layer, from the pass with input u."""
@@ -215,11 +218,13 @@ class Centring:
 
 
 def _hook(own: weakref.ref[Any], known: _Sum) -> Callable[..., None]:
-    def hook(owner: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and torch.is_grad_enabled() and (centring := own()) is not None:
-            centring.heard(known, 0, args[0])
+    observer = _observer(own, known)
 
-    vars(hook).update(observes=True, signal=_answer(own, known))  # changes nothing
+    def hook(owner: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and torch.is_grad_enabled():
+            observer(0, args[0])
+
+    vars(hook).update(observes=True, observer=observer)  # changes nothing
     return hook
 
 
@@ -242,10 +247,10 @@ def _answer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor, Tensor
     return answer
 
 
-def _observer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor], None]:
-    def observer(layer: int, u: Tensor) -> None:
-        if (centring := own()) is not None:
-            centring.heard(known, layer, u)
+def _observer(own: weakref.ref[Any], known: _Sum) -> Callable[[int, Tensor], bool]:
+    def observer(layer: int, u: Tensor) -> bool:
+        centring = own()
+        return centring is not None and centring.heard(known, layer, u)
 
     vars(observer)["signal"] = _answer(own, known)
     return observer

@@ -57,14 +57,14 @@ def differentiate_dense_chain(
     if y.requires_grad or transformed() or _left_to_autograd(y, activations) or any(map(_has_hooks, tensors)):
         return None
     with torch.no_grad(), plain_functions():
-        output, inputs, before = _forward(y, stacks, activations)
+        output, inputs, before, followed = _forward(y, stacks, activations)
     output.requires_grad_()
     value = loss(output)
     (signal,) = torch.autograd.grad(value, output)
     with torch.no_grad(), plain_functions():
         needed = [tensor is not None and tensor.requires_grad for tensor in tensors]
         setting = stacks, activations, perturbation, mean
-        gradients, _ = _sweep(setting, inputs, before, tensors, needed, False, signal)
+        gradients, _ = _sweep(setting, inputs, before, followed, tensors, needed, False, signal)
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if tensor is not None and gradient is not None:
                 tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
@@ -74,7 +74,7 @@ def differentiate_dense_chain(
 class _DenseChain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, setting: _Setting, *tensors: Tensor | None) -> Tensor:
-        output, inputs, before = _forward(y, *setting[:2])
+        output, inputs, before, ctx.followed = _forward(y, *setting[:2])
         ctx.setting, ctx.depth = setting, len(before)
         ctx.save_for_backward(*inputs, *before, *tensors)
         return output
@@ -86,14 +86,15 @@ class _DenseChain(torch.autograd.Function):
         inputs, before, tensors = saved[: depth + 1], saved[depth + 1 : 2 * depth + 1], saved[2 * depth + 1 :]
         of_input, _, *needed = ctx.needs_input_grad
         with plain_functions():
-            gradients, residual = _sweep(ctx.setting, inputs, before, tensors, needed, of_input, signals[0])
+            followed = ctx.followed
+            gradients, residual = _sweep(ctx.setting, inputs, before, followed, tensors, needed, of_input, signals[0])
         return residual, None, *gradients
 
 
 def _forward(
     y: Tensor, stacks: Sequence[DenseStack], activations: Sequence[ProximalActivation]
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """The output, the inputs of all layers and the pre-activations."""
+) -> tuple[Tensor, list[Tensor], list[Tensor], list[bool]]:
+    """The output, the inputs of all layers, the pre-activations, and whose signals observers ask for."""
     inputs, before = [y], []
     layers = [(stack, i, weight, bias) for stack in stacks for i, (weight, bias) in enumerate(stack.pairs())]
     for (_, _, weight, bias), activation in zip(layers, activations, strict=False):
@@ -102,16 +103,16 @@ def _forward(
         value = activation(v)
         inputs.append(value.view_as(v) if value is v else value)
     with torch.enable_grad():  # observers listen to recorded passes only
-        for (stack, place, *_), u in zip(layers, inputs, strict=True):
-            stack.observe(place, u)
+        followed = [stack.observe(place, u) for (stack, place, *_), u in zip(layers, inputs, strict=True)]
     _, _, weight, bias = layers[-1]
-    return linear(inputs[-1], weight, bias), inputs, before
+    return linear(inputs[-1], weight, bias), inputs, before, followed
 
 
 def _sweep(
     setting: _Setting,
     inputs: Sequence[Tensor],
     before: Sequence[Tensor],
+    followed: Sequence[bool],
     tensors: Sequence[Tensor | None],
     needed: Sequence[bool],
     of_input: bool,
@@ -123,7 +124,8 @@ def _sweep(
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
     for j in reversed(range(len(inputs))):
         number, layer = places[j]
-        stacks[number // 2].answer(layer, inputs[j], residual)
+        if followed[j]:
+            stacks[number // 2].answer(layer, inputs[j], residual)
         if (weight := gradients[number]) is not None:
             torch.mm(residual.T, inputs[j], out=weight if weight.ndim == 2 else weight[layer])
         if (bias := gradients[number + 1]) is not None:

@@ -290,6 +290,7 @@ class RelativeStep(torch.optim.Optimizer):
         known = {
             part.firsts[weight] + layer: factors
             for weight, _, mean in means
+            if mean.factors
             for layer, factors in mean.centred_factors().items()
         }
         # steps shorten where gradients are rounding errors, as those of other layers do
