@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="of adamw, whose cosine falls to 0")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--weights", help="how weights start, see torchlift.train; by default as it chooses")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test", type=Path)
     given = parser.parse_args()
@@ -115,6 +116,7 @@ def main() -> None:
         solver=solver,
         batch_size=given.batch_size,
         steps=given.steps,
+        weights=given.weights,
         seed=given.seed,
         progress=False,
     )
