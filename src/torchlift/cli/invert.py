@@ -21,13 +21,13 @@ from torchlift.cli.tables import facts
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Record as Step
 from torchlift.data import psnr
 from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
 from torchlift.report.records import environment
-from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
 SHOWN = 8
@@ -53,24 +53,25 @@ class Invert(Command):
     prior: tuple[str, ...] = ()
     """Any of box, huber-tv, l1, non-negative, tikhonov, total-variation, wavelet, with factors as in 0.1*l1, added
     up; none for no prior. By default total-variation for images and tikhonov for vectors."""
-    weight: str = "0.02"
-    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve."""
+    weight: str = ""
+    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve. By default
+    sure with a noise level, together with the anchor if there is a decoder, else 0.02."""
     per_image: bool = False
     """Choose the weight for every image alone."""
     noise_level: float | None = None
     """Standard deviation of the noise in the outputs."""
-    algorithm: str = "sweep"
-    """sweep, paper, exact (one layer), nested-adam or nested-pdhg."""
+    algorithm: str = "auto"
+    """auto, quasi-newton, accelerated, sweep, paper, exact (one layer), nested-adam or nested-pdhg."""
     start: Path | None = None
     """First guesses of the inputs, in a file like the data."""
     decoder: str | None = None
     """A model, named like the model itself, whose outputs for the data are the first guesses."""
-    anchor: float = 0.0
-    """How strongly inputs are held at the first guesses."""
+    anchor: float | None = None
+    """How strongly inputs are held at the first guesses; by default 0, or chosen together with the weight."""
     max_steps: int | None = None
     """Steps per image; the algorithm's usual number by default."""
     tolerance: float | None = None
-    """Relative change at which an image is done."""
+    """Possible gain, relative to the objective, at which an image is done."""
     time_limit: float | None = None
     """Seconds for all images."""
     project: bool = False
@@ -85,9 +86,9 @@ class Invert(Command):
     def collect(self) -> Record:
         network = read_model(self.model, self.weights, self.input_shape or None)
         truth, y = self._outputs(network)
-        start = self._start(network, y)
+        start, decoder = self._start(network, y)
         begin = time.perf_counter()
-        inversion = self._invert(network, y, start)
+        inversion = self._invert(network, y, start if decoder is None else decoder)
         record = self._record(network, y, inversion, truth) | {"seconds": time.perf_counter() - begin}
         record |= {"command": self._command(), "environment": environment()}
         return record | {"files": self._write(inversion, start, truth)}
@@ -117,7 +118,9 @@ class Invert(Command):
             invalid_value("invert", "--start or --decoder", "both")
         self._weight()  # before anything is read
 
-    def _weight(self) -> float | WeightRule:
+    def _weight(self) -> float | WeightRule | None:
+        if not self.weight:
+            return RULES["sure"](per_image=True) if self.per_image else None
         if self.weight in RULES:
             return RULES[self.weight](per_image=self.per_image)
         try:
@@ -150,12 +153,14 @@ class Invert(Command):
         return data, y + (self.noise_level or 0.0) * noise
 
     @torch.no_grad()
-    def _start(self, network: Network, y: Tensor) -> Tensor | None:
+    def _start(self, network: Network, y: Tensor) -> tuple[Tensor | None, Network | None]:
+        """First guesses of the inputs, and the decoder that makes them."""
         if self.start is not None:
-            return read_batch(self.start, network.in_shape, network.like)[: self.images]
-        return None if self.decoder is None else read_model(self.decoder)(y)
+            return read_batch(self.start, network.in_shape, network.like)[: self.images], None
+        decoder = None if self.decoder is None else read_model(self.decoder)
+        return (None if decoder is None else decoder(y)), decoder
 
-    def _invert(self, network: Network, y: Tensor, start: Tensor | None) -> Inversion:
+    def _invert(self, network: Network, y: Tensor, start: Tensor | Network | None) -> Inversion:
         with Progress(quiet=self.json) as progress:
             progress.start("inverting", time_limit=self.time_limit)
             count = 0

@@ -143,11 +143,11 @@ def _invert(method: str, sample: Sample, tuning: Sample, rho: float, todo: Plan)
         images = printed_inversion(network, y, rho, steps=todo.steps, inner_steps=todo.inner_steps)
         return {"images": images}, {"weight": rho, "anchor": 0.0}
     if method == CORRECTED:
-        options: dict[str, Any] = {"mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
+        options: dict[str, Any] = {"algorithm": "sweep", "mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
         images = invert(network, y, TotalVariation(), rho, **options)
         return {"images": images.x}, {"weight": rho, "anchor": 0.0}
     steps = todo.warm_sweeps if method == WARM else todo.sweeps
-    ours = Contestant(method, {"max_steps": steps}, warm=method == WARM)
+    ours = Contestant(method, {"algorithm": "sweep", "max_steps": steps}, warm=method == WARM)
     weight, anchor = choose(ours, tuning, todo.reach)
     return {"images": ours.run(sample, weight, anchor)}, {"weight": weight, "anchor": anchor}
 
