@@ -75,9 +75,9 @@ for name, stem in stems.items():
 
 # %% [markdown]
 # Features with a little noise, and the images that explain them, found from a
-# grey start with total variation and values in [0, 1] as prior. `"sweep"`, the
-# default, works on the lifted problem; `"nested-adam"` back-propagates through
-# the stem and is the better choice for deeper ones.
+# grey start with total variation and values in [0, 1] as prior. `"sweep"` works
+# on the lifted problem; `"auto"`, the default, goes on with quasi-Newton and
+# proximal steps on the stem itself.
 
 # %%
 prior = tl.priors.TotalVariation() + tl.priors.Box(0, 1)
@@ -86,7 +86,7 @@ for name, stem in stems.items():
     with torch.no_grad():
         features = stem(images)
     noise = 0.02 * features.std() * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
-    for algorithm in ("sweep", "nested-adam"):
+    for algorithm in ("sweep", "auto"):
         found = tl.invert(
             tl.lift(stem, (1, 28, 28)),
             features + noise,
@@ -108,4 +108,4 @@ for name, stem in stems.items():
 
 # %%
 figure = tl.plot.pictures(rows)
-assert TINY or (quality["first convolution", "sweep"] > 40 and quality["first stage", "nested-adam"] > 30)
+assert TINY or (quality["first convolution", "sweep"] > 40 and quality["first stage", "auto"] > 30)

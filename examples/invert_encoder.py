@@ -61,12 +61,12 @@ print(f"decoder: {quality(decoded):.1f} dB, clamped to [0, 1]: {quality(decoded.
 
 # %% [markdown]
 # `tl.invert` looks for the image whose code is near the given one and whose
-# total variation is small, from the decoder's answer. It never differentiates
-# the activations: forty backward sweeps through the lifted problem.
+# total variation is small. Given the decoder and the noise level, it chooses how
+# much the prior and the decoder's answer count.
 
 # %%
 prior = tl.priors.TotalVariation() + tl.priors.Box(0, 1)
-found = tl.invert(tl.lift(encoder, (1, 28, 28)), code, prior, 0.02, start=decoded, anchor=0.1, max_steps=40)
+found = tl.invert(tl.lift(encoder, (1, 28, 28)), code, prior, noise_level=0.1, start=decoder)
 print(f"inverted: {quality(found.x):.1f} dB")
 assert TINY or quality(found.x) > quality(decoded.clamp(0, 1)) + 0.5
 

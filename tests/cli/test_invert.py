@@ -95,7 +95,7 @@ def test_every_format_holds_the_same_images(capsys: Capture, tmp_path: Path, mod
     header = struct.pack(">HBB3I", 0, 8, 3, *images.shape)
     (tmp_path / "some-idx3-ubyte").write_bytes(header + images.tobytes())
     (tmp_path / "some-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
-    base = ["--encode", "--max-steps", "20"]
+    base = ["--encode", "--max-steps", "20", "--algorithm", "sweep"]
     names = ["flat.npy", "pictures", "some-idx3-ubyte", "some-idx3-ubyte.gz"]
     found = [ask(capsys, model, tmp_path / name, *base)["images"] for name in names]
     for other in found[1:]:
@@ -167,7 +167,7 @@ def test_a_start_and_a_decoder(capsys: Capture, tmp_path: Path, model: Path, ima
         (["MODEL", "y.npy", "--weight", "best"], "a number or one of sure, discrepancy, lcurve, got 'best'"),
         (["MODEL", "y.npy", "--weight", "sure"], "expected a noise_level, got none"),
         (["MODEL", "y.npy", "--noise-level", "0"], "noise-level"),
-        (["MODEL", "y.npy", "--algorithm", "newton"], "one of sweep, paper, exact"),
+        (["MODEL", "y.npy", "--algorithm", "newton"], "one of auto, quasi-newton, accelerated"),
         (["MODEL", "y.npy", "--algorithm", "exact"], "a network of one layer, got 2 layers"),
         (["MODEL", "y.npy", "--anchor", "1"], "a start to be anchored at"),
         (["MODEL", "y.npy", "--start", "a.npy", "--decoder", "b"], "--start or --decoder, got both"),

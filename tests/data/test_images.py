@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -57,3 +59,20 @@ def test_what_is_no_folder_of_images_is_refused(tmp_path, monkeypatch):
         load_images(tmp_path)
     with pytest.raises(InvalidValueError, match="1, 3 or None"):
         load_images(tmp_path, channels=2)
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tiff"])
+def test_damaged_files_are_named(tmp_path, ending):
+    path = tmp_path / f"cut.{ending}"
+    Image.fromarray(np.tile(RED, (6, 6, 1))).save(path)
+    whole = path.read_bytes()
+    for share in range(0, 90, 9):
+        path.write_bytes(whole[: len(whole) * share // 100])
+        with pytest.raises(DataError, match=f"cut.{ending}"):
+            load_images(tmp_path)
+    for place in range(0, len(whole), max(1, len(whole) // 40)):
+        path.write_bytes(whole[:place] + bytes([255 - whole[place]]) + whole[place + 1 :])
+        with suppress(DataError):  # and nothing else
+            assert load_images(tmp_path)[0].dtype == torch.uint8
+    with pytest.raises(DataError, match="a folder of images"):
+        load_images("a\0b")

@@ -22,6 +22,7 @@ from torchlift.cli.invert_files import read_batch
 from torchlift.cli.report_runs import find_runs
 from torchlift.cli.settings import read_configuration
 from torchlift.cli.settings.arrays import read_arrays, read_safetensors
+from torchlift.data import load_images
 from torchlift.data.idx import read_idx
 from torchlift.io import (
     Checkpoints,
@@ -35,7 +36,7 @@ from torchlift.io import (
 from torchlift.io.shards import LocalShard, ShardedTensor
 from torchlift.lab.reproduction import EXPERIMENTS
 from torchlift.lab.reproduction.run import check_folder
-from torchlift.networks import LISTA, MLP, PrimalDual, ResNet, Shallow, lift
+from torchlift.networks import DDFB, LISTA, MLP, PrimalDual, ResNet, Shallow, lift
 from torchlift.operators import Blur, FiniteDifference, Mask
 from torchlift.prox import SoftThreshold
 from torchlift.report.records import Table, latex, load_record, record_markdown, save_record
@@ -139,6 +140,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "lista": lambda: LISTA(Blur(torch.ones(3, 3) / 9, (1, 4, 4)), torch.eye(16), 2),
     "coupled": lambda: LISTA(Mask(shape=(1, 2, 2)), torch.eye(4), 2, form="coupled", context=torch.ones(1, 1, 2, 2)),
     "primal-dual": lambda: PrimalDual(0.5 * Mask(torch.ones(1, 3, 3)), FiniteDifference((1, 3, 3)), 2),
+    "denoiser": lambda: DDFB((2, 4, 3), 2, features=3, size=3),
     "convolutions": lambda: lift(
         torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 3)),
         (1, 4, 4),
@@ -300,4 +302,5 @@ CASES: dict[str, Case] = {
     "npy": Case(_npy, _read_npy),
     "safetensors": Case(_safetensors, _read_safetensors),
     "png": Case(_png, lambda folder: read_batch(folder, (1, 4, 4), None)),
+    "photograph": Case(_png, load_images),
 }

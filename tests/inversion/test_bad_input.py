@@ -41,14 +41,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "prior shape": ({"prior": TotalVariation()}, r"TotalVariation: expected images of shape .*, got shape \(4,\)"),
     "negative weight": ({"weight": -0.1}, r"invert weight: expected a finite number >= 0, got -0.1"),
     "nan weight": ({"weight": math.nan}, r"invert weight: expected a finite number >= 0, got nan"),
-    "weight type": ({"weight": None}, r"invert weight: expected a number >= 0, a tensor, a rule"),
+    "weight type": ({"weight": [1.0]}, r"invert weight: expected a number >= 0, a tensor, a rule"),
     "weight shape": ({"weight": torch.ones(2)}, r"invert weight: expected a number or a tensor \(3,\), got \(2,\)"),
     "negative weights": ({"weight": torch.tensor([1.0, -1.0, 0.0])}, r"expected weights >= 0, got a least .* -1.0"),
     "unknown rule": ({"weight": "gcv"}, r"one of \['discrepancy', 'lcurve', 'sure'\], got 'gcv'"),
     "sure without noise": ({"weight": "sure"}, r"invert weight='sure': expected a noise_level, got none.*'lcurve'"),
     "discrepancy without noise": ({"weight": "discrepancy"}, r"weight='discrepancy': expected a noise_level"),
     "noise": ({"weight": "sure", "noise_level": 0.0}, r"invert noise_level: expected a number > 0, got 0.0"),
-    "algorithm": ({"algorithm": "magic"}, r"one of \['sweep', 'paper', 'exact', .*\], or an instance, got 'magic'"),
+    "algorithm": ({"algorithm": "magic"}, r"one of \['auto', 'quasi-newton', .*\], or an instance, got 'magic'"),
     "algorithm type": ({"algorithm": tl.solvers.PDHG()}, r"invert algorithm: expected one of .*, got PDHG"),
     "anchor without start": ({"anchor": 1.0}, r"invert anchor: expected a start to be anchored at.*decoder"),
     "negative anchor": ({"anchor": -1.0}, r"invert anchor: expected a number >= 0, got -1.0"),
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "mu": ({"mu": 0.0}, r"invert mu: expected a number > 0, got 0.0"),
     "mu entry": ({"mu": (1.0, -1.0)}, r"invert mu\[1\]: expected a number > 0"),
     "max_steps": ({"max_steps": 0}, r"invert max_steps: expected a whole number >= 1"),
-    "tolerance": ({"tolerance": -1.0}, r"Sweep tolerance: expected a number >= 0, got -1.0"),
+    "tolerance": ({"tolerance": -1.0}, r"Accelerated tolerance: expected a number >= 0, got -1.0"),
     "time_limit": ({"time_limit": 0.0}, r"invert time_limit: expected a number > 0"),
     "context": ({"context": torch.ones(2, 1)}, r"invert context: expected 3 samples, one per output, got 2"),
     "on_infeasible": ({"on_infeasible": "ignore"}, r"on_infeasible: expected 'refuse' or 'project', got 'ignore'"),
@@ -96,7 +96,7 @@ NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
 def test_networks(case: str) -> None:
     module, error, text = NETWORKS[case]
     with pytest.raises(error, match=text):
-        tl.invert(module, Y)
+        tl.invert(module, Y, algorithm="sweep")
 
 
 @pytest.mark.parametrize("kind", [Sweep, Simultaneous])

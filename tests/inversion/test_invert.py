@@ -22,8 +22,7 @@ from torchlift.inversion import (
     Status,
     Sweep,
 )
-from torchlift.inversion.door import memory_per_image
-from torchlift.inversion.layers import Layers
+from torchlift.inversion.memory import memory_per_image
 from torchlift.networks import Network
 
 
@@ -72,7 +71,7 @@ def test_a_deep_tanh_network_is_inverted() -> None:
     net, x = tanh_network(), 0.3 * normal(6, 10)
     with torch.no_grad():
         y = net(x)
-    inv = tl.invert(net, y, Tikhonov(), 1e-6, max_steps=400, tolerance=1e-7)
+    inv = tl.invert(net, y, Tikhonov(), 1e-6, algorithm="sweep", max_steps=400, tolerance=1e-7)
     assert inv.gaps.shape == (6, 5)
     assert float((inv.x - x).abs().max()) < 0.06
     assert float(inv.residual.max()) < 1e-2 * float(y.norm(dim=1).min())
@@ -101,7 +100,7 @@ def test_sweeps_need_fewer_steps_than_simultaneous_updates() -> None:
     with torch.no_grad():
         y = net(x)
     prior, options = TotalVariation() + Box(0, 1), {"max_steps": 100, "tolerance": 0.0}
-    swept = tl.invert(net, y, prior, 1e-4, **options)
+    swept = tl.invert(net, y, prior, 1e-4, algorithm="sweep", **options)
     together = tl.invert(net, y, prior, 1e-4, algorithm="paper", **options)
     assert bool((swept.objective < together.objective).all())
 
@@ -114,10 +113,12 @@ def test_every_architecture(case) -> None:
     with torch.no_grad():
         y = net(x, context)
         first = (net(torch.zeros_like(x), context) - y).flatten(1).norm(dim=1)
-    inv = tl.invert(net, y, context=context, max_steps=50, tolerance=0.0)
-    assert bool((inv.residual <= first).all())  # untrained decoders hardly see their input
-    parts = tl.invert(net, y, context=context, max_steps=50, tolerance=0.0, batch_limit=2)
-    torch.testing.assert_close(parts.x, inv.x, rtol=1e-6, atol=1e-8)
+    swept = tl.invert(net, y, context=context, algorithm="sweep", max_steps=50, tolerance=0.0)
+    assert bool((swept.residual <= first).all())  # untrained decoders hardly see their input
+    parts = tl.invert(net, y, context=context, algorithm="sweep", max_steps=50, tolerance=0.0, batch_limit=2)
+    torch.testing.assert_close(parts.x, swept.x, rtol=1e-6, atol=1e-8)
+    inv = tl.invert(net, y, context=context, max_steps=50)
+    assert bool((inv.residual <= first * (1 + 1e-9)).all())
 
 
 def test_warm_start_and_anchor() -> None:
@@ -138,7 +139,7 @@ def test_images_do_not_influence_each_other() -> None:
     net, x = encoder(), normal(8, 1, 8, 8) * torch.logspace(-3, 0, 8, dtype=torch.float64).view(-1, 1, 1, 1)
     with torch.no_grad():
         y = net(x)
-    options = {"max_steps": 200, "tolerance": 3e-3}
+    options = {"algorithm": "sweep", "max_steps": 300, "tolerance": 3.0}
     prior = TotalVariation()
     together = tl.invert(net, y, prior, 1e-4, **options)
     assert len(set(together.steps.tolist())) > 2, "images must finish at different times for this test"
@@ -164,7 +165,7 @@ def test_work_shrinks_with_the_images_that_are_left(monkeypatch: pytest.MonkeyPa
         return original(self, problem, state)
 
     monkeypatch.setattr(Sweep, "advance", advance)
-    inv = tl.invert(net, y, TotalVariation(), 1e-4, max_steps=200, tolerance=3e-3)
+    inv = tl.invert(net, y, TotalVariation(), 1e-4, algorithm="sweep", max_steps=300, tolerance=10.0)
     assert sizes[0] == 8 and sizes[-1] <= 4 and sorted(sizes, reverse=True) == sizes
     assert len(sizes) == int(inv.steps.max())
     running = [record.extra["running"] for record in inv.history]
@@ -173,11 +174,11 @@ def test_work_shrinks_with_the_images_that_are_left(monkeypatch: pytest.MonkeyPa
 
 def test_history_is_the_mean_objective_and_decreases() -> None:
     net, y = encoder(), normal(6, 24, seed=2)
-    inv = tl.invert(net, y, TotalVariation(), 1e-3, max_steps=60)
+    inv = tl.invert(net, y, TotalVariation(), 1e-3, algorithm="sweep", max_steps=60)
     assert inv.history[-1].value == pytest.approx(float(inv.objective.mean()))
     values = [record.value for record in inv.history]
     assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
-    parts = tl.invert(net, y, TotalVariation(), 1e-3, max_steps=60, batch_limit=4)
+    parts = tl.invert(net, y, TotalVariation(), 1e-3, algorithm="sweep", max_steps=60, batch_limit=4)
     assert [r.value for r in parts.history] == pytest.approx(values, rel=1e-9)
 
 
@@ -190,17 +191,23 @@ def test_weights_per_image() -> None:
     assert float(variation[2]) < 0.1 * float(variation[1]) < 0.1 * float(variation[0])
     for i, weight in enumerate(weights.tolist()):
         alone = tl.invert(net, y[i : i + 1], TotalVariation(), weight, max_steps=100)
-        torch.testing.assert_close(alone.x[0], inv.x[i], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(alone.x[0], inv.x[i], rtol=1e-5, atol=1e-6)
 
 
 def test_a_denoiser_may_stand_in_for_a_prior() -> None:
     """With the prox of ℓ1 as the denoiser, the result is that of ℓ1."""
     net, y = encoder(), normal(2, 24, seed=2)
-    plugged = tl.invert(net, y, PlugAndPlay(lambda x, step: x.sign() * (x.abs() - step).clamp_min(0)), 0.01)
-    prior = tl.invert(net, y, PlugAndPlay(L1().split((1, 8, 8)).prox, L1().value), 0.01)
-    exact = tl.invert(net, y, L1(), 0.01)
-    torch.testing.assert_close(prior.x, exact.x)
-    assert float((plugged.x - exact.x).abs().max()) < 0.1 * float(exact.x.abs().max())
+    for algorithm in ("sweep", "accelerated"):
+        options = {"algorithm": algorithm, "max_steps": 400}
+        shrink = PlugAndPlay(lambda x, step: x.sign() * (x.abs() - step).clamp_min(0))
+        plugged = tl.invert(net, y, shrink, 0.01, **options)
+        prior = tl.invert(net, y, PlugAndPlay(L1().split((1, 8, 8)).prox, L1().value), 0.01, **options)
+        exact = tl.invert(net, y, L1(), 0.01, **options)
+        torch.testing.assert_close(prior.x, exact.x)
+        assert float((plugged.x - exact.x).abs().max()) < 0.1 * float(exact.x.abs().max())
+    torch.testing.assert_close(
+        tl.invert(net, y, shrink, 0.01, start=torch.zeros_like(plugged.x), max_steps=400).x, plugged.x
+    )
 
 
 def test_values_outside_the_range_are_refused_or_projected() -> None:
@@ -208,14 +215,17 @@ def test_values_outside_the_range_are_refused_or_projected() -> None:
     y = torch.ones(2, 4, dtype=torch.float64)
     y[1, 2] = -0.5
     with pytest.raises(InvalidValueError, match=r"range of ReLU, got -0.5 at index \(1, 2\).*'project'"):
-        tl.invert(net, y)
-    inv = tl.invert(net, y, on_infeasible="project")
+        tl.invert(net, y, algorithm="sweep")
+    inv = tl.invert(net, y, algorithm="sweep", on_infeasible="project")
     assert inv.projected == 1 and "1 entries of y were moved" in inv.message
+    free = tl.invert(net, y)  # half the squared error is finite everywhere
+    assert free.projected == 0 and bool(free.objective.isfinite().all())
     y[1, 2] = 0
-    torch.testing.assert_close(tl.invert(net, y).x, inv.x)
+    torch.testing.assert_close(tl.invert(net, y, algorithm="sweep").x, inv.x)
     for module in (nn.Tanh(), nn.Softsign(), nn.Sigmoid(), nn.Softmax(-1)):
         net = tl.lift(nn.Sequential(nn.Linear(3, 4), module).double())
-        inv = tl.invert(net, torch.full((1, 4), 1.2, dtype=torch.float64), on_infeasible="project", max_steps=5)
+        y = torch.full((1, 4), 1.2, dtype=torch.float64)
+        inv = tl.invert(net, y, algorithm="sweep", on_infeasible="project", max_steps=5)
         assert inv.projected == 4 and bool(inv.objective.isfinite().all())
 
 
@@ -246,7 +256,7 @@ def test_stalling_is_reported() -> None:
     with torch.no_grad():
         y = net(x)
     inv = tl.invert(net, y, algorithm=Sweep(patience=3), start=x, max_steps=50, tolerance=0.0)
-    assert inv.counts == {"stalled": 2} and inv.steps.tolist() == [3, 3] and "stopped decreasing" in inv.message
+    assert inv.counts == {"stalled": 2} and max(inv.steps.tolist()) < 9 and "no visible progress" in inv.message
     assert not inv.converged
 
 
@@ -262,17 +272,21 @@ def test_budgets_and_requests_to_stop() -> None:
         seen.append(record.step)
         return len(seen) == 5
 
-    inv = tl.invert(net, y, progress=stop, tolerance=0.0, batch_limit=2)
+    inv = tl.invert(net, y, algorithm="sweep", progress=stop, tolerance=0.0, batch_limit=2)
     assert inv.counts == {"stopped": 4} and seen == [1, 2, 3, 4, 5]
     assert inv.steps.tolist() == [5, 5, 0, 0]
 
 
-def test_memory_limits_split_batches() -> None:
+def test_memory_is_planned_and_refused_before_it_is_taken() -> None:
     net, y = encoder(), normal(5, 24, seed=2)
-    each = memory_per_image(Layers.of(net), (1, 8, 8), [(2, 1, 8, 8)], 8)
-    inv = tl.invert(net, y, TotalVariation(), max_steps=10, memory_limit=2.5 * each)
-    torch.testing.assert_close(inv.x, tl.invert(net, y, TotalVariation(), max_steps=10).x)
-    assert len(tl.invert(net, y, memory_limit=1.0, max_steps=2).x) == 5  # never less than one image
+    options = {"algorithm": "sweep", "max_steps": 10}
+    whole = tl.invert(net, y, TotalVariation(), **options)
+    assert whole.problem is not None
+    needed = memory_per_image(net, whole.problem)
+    inv = tl.invert(net, y, TotalVariation(), memory_limit=2.5 * needed, **options)
+    torch.testing.assert_close(inv.x, whole.x)
+    with pytest.raises(InvalidValueError, match=r"memory_limit: expected at least [\d,]+ bytes, which one image needs"):
+        tl.invert(net, y, memory_limit=1.0, max_steps=2)
 
 
 def test_single_precision_and_sequentials() -> None:
@@ -281,11 +295,12 @@ def test_single_precision_and_sequentials() -> None:
     x = torch.zeros(2, 1, 8, 8)
     inv = tl.invert(module, y, TotalVariation(), 1e-3, start=x)
     assert inv.x.dtype == torch.float32 and not inv.x.requires_grad
-    torch.testing.assert_close(inv.x, tl.invert(tl.lift(module, (1, 8, 8)), y, TotalVariation(), 1e-3).x)
+    same = tl.invert(tl.lift(module, (1, 8, 8)), y, TotalVariation(), 1e-3, start=x)
+    torch.testing.assert_close(inv.x, same.x)
 
 
 def test_pictures_of_results() -> None:
-    inv = tl.invert(encoder(), normal(2, 24), max_steps=2)
+    inv = tl.invert(encoder(), normal(2, 24), algorithm="sweep", max_steps=2)
     assert isinstance(inv, Inversion)
     assert repr(inv).startswith("Inversion(2 inputs of shape (1, 8, 8): 2 of 2 images: the number of steps ran out")
     assert "<table>" in inv._repr_html_() and "2 max steps" in inv._repr_html_()
@@ -298,7 +313,7 @@ def test_nested_baselines_agree_where_the_network_is_affine() -> None:
     net = tl.lift(nn.Sequential(nn.Linear(6, 8)).double())
     y = normal(3, 8)
     options = {"max_steps": 1500, "tolerance": 1e-9}
-    swept = tl.invert(net, y, L1(), 0.1, **options)
+    swept = tl.invert(net, y, L1(), 0.1, algorithm="sweep", **options)
     for algorithm in (NestedPDHG(), Simultaneous(), NestedAdam(step_size=0.01)):
         other = tl.invert(net, y, L1(), 0.1, algorithm=algorithm, **options)
         loose = 0.1 if isinstance(algorithm, NestedAdam) else 1e-5

@@ -52,7 +52,7 @@ def test_sweeps_find_the_certified_solution(name: str, prior: str) -> None:
     exact = tl.invert(net, y, PRIORS[prior], 0.05, algorithm="exact", tolerance=1e-8)
     assert exact.converged and exact.duality_gap is not None
     assert bool((exact.duality_gap <= 1e-8).all()) and bool((exact.duality_gap >= -1e-12).all())
-    swept = tl.invert(net, y, PRIORS[prior], 0.05, tolerance=1e-9, max_steps=3000)
+    swept = tl.invert(net, y, PRIORS[prior], 0.05, algorithm="sweep", tolerance=1e-9, max_steps=3000)
     torch.testing.assert_close(swept.objective, exact.objective, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(swept.x, exact.x, rtol=0, atol=2e-3)
     torch.testing.assert_close(exact.objective, exact.gaps[:, 0] + 0.05 * PRIORS[prior].value(exact.x))
@@ -67,7 +67,7 @@ def test_exact_with_total_variation_anchor_and_weights() -> None:
     weights = torch.tensor([0.01, 0.1], dtype=torch.float64)
     options = {"start": 0.5 * x, "anchor": 0.2, "max_steps": 30_000}
     exact = tl.invert(net, y, TotalVariation(), weights, algorithm="exact", **options)
-    swept = tl.invert(net, y, TotalVariation(), weights, tolerance=1e-9, **options)
+    swept = tl.invert(net, y, TotalVariation(), weights, algorithm="sweep", tolerance=1e-9, **options)
     torch.testing.assert_close(swept.objective, exact.objective, rtol=1e-5, atol=1e-7)
 
 

@@ -272,18 +272,18 @@ class TestImplicit:
         assert batches.per_epoch == 4
         everything = next(batches.batches.ordered(60)).y.sort(0).values
         for epoch in (0, 1):
-            seen = torch.cat([batches.data(4 * epoch + k, start).y for k in range(4)])
+            seen = torch.cat([batches.batch(4 * epoch + k, start)[0].y for k in range(4)])
             assert torch.equal(seen.sort(0).values, everything)
-        first, second = batches.data(0, start).y, batches.data(4, start).y
+        first, second = batches.batch(0, start)[0].y, batches.batch(4, start)[0].y
         assert not torch.equal(first, second)
-        assert torch.equal(first, self._batches().data(0, start).y)
-        assert not torch.equal(first, self._batches(seed=1).data(0, start).y)
+        assert torch.equal(first, self._batches().batch(0, start)[0].y)
+        assert not torch.equal(first, self._batches(seed=1).batch(0, start)[0].y)
 
     def test_order_of_samples_is_fixed_for_all_time(self) -> None:
         """The numbers of runs that are on record depend on it."""
         order = torch.randperm(60, generator=torch.Generator().manual_seed(2 * 1_000_003 + 1))
         batches = self._batches(seed=2)
-        found = batches.data(5, batches.start()).y
+        found = batches.batch(5, batches.start())[0].y
         assert torch.equal(found, _randn(1, 60, 3)[order[16:32]])
 
     def test_value_is_the_mean_loss(self) -> None:
@@ -303,7 +303,7 @@ class TestImplicit:
             problem, point = batches.batch(0, start)
             problem.value(point.like([2 * tensor for tensor in point.tensors]))
         else:
-            network(batches.data(0, start).y).sum().backward()
+            network(batches.batch(0, start)[0].y).sum().backward()
             torch.optim.SGD(network.parameters(), lr=1.0).step()
         with torch.no_grad():
             assert not torch.equal(next(network.parameters()), start["parameters"][0])
@@ -314,9 +314,9 @@ class TestImplicit:
         start = batches.start()
         batches.value(start)
         before = [p._version for p in batches.objective.network.parameters()]
-        batches.data(3, start)
+        batches.batch(3, start)
         assert [p._version for p in batches.objective.network.parameters()] == before
-        batches.data(3, batches.start())
+        batches.batch(3, batches.start())
         assert [p._version for p in batches.objective.network.parameters()] == [version + 1 for version in before]
 
     @pytest.mark.parametrize(

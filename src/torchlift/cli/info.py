@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import facts
 from torchlift.core.errors import DataError
 from torchlift.data import digits, mnist
 from torchlift.report.records.environment import environment, package_version
@@ -72,9 +72,7 @@ class Info(Command):
         return {**record, "to_do": to_do(record, os.environ.get(THREADS))}
 
     def show(self, record: Record, console: Console) -> None:
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
+        table = facts()
         for section in ("versions", "machine", "data", "extras", "others"):
             table.add_row(section, "")
             for name, value in record[section].items():

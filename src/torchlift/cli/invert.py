@@ -13,21 +13,21 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
+from torchlift.cli.tables import facts
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Record as Step
 from torchlift.data import psnr
 from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
 from torchlift.report.records import environment
-from torchlift.training.progress import Progress
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
 SHOWN = 8
@@ -53,24 +53,25 @@ class Invert(Command):
     prior: tuple[str, ...] = ()
     """Any of box, huber-tv, l1, non-negative, tikhonov, total-variation, wavelet, with factors as in 0.1*l1, added
     up; none for no prior. By default total-variation for images and tikhonov for vectors."""
-    weight: str = "0.02"
-    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve."""
+    weight: str = ""
+    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve. By default
+    sure with a noise level, together with the anchor if there is a decoder, else 0.02."""
     per_image: bool = False
     """Choose the weight for every image alone."""
     noise_level: float | None = None
     """Standard deviation of the noise in the outputs."""
-    algorithm: str = "sweep"
-    """sweep, paper, exact (one layer), nested-adam or nested-pdhg."""
+    algorithm: str = "auto"
+    """auto, quasi-newton, accelerated, sweep, paper, exact (one layer), nested-adam or nested-pdhg."""
     start: Path | None = None
     """First guesses of the inputs, in a file like the data."""
     decoder: str | None = None
     """A model, named like the model itself, whose outputs for the data are the first guesses."""
-    anchor: float = 0.0
-    """How strongly inputs are held at the first guesses."""
+    anchor: float | None = None
+    """How strongly inputs are held at the first guesses; by default 0, or chosen together with the weight."""
     max_steps: int | None = None
     """Steps per image; the algorithm's usual number by default."""
     tolerance: float | None = None
-    """Relative change at which an image is done."""
+    """Possible gain, relative to the objective, at which an image is done."""
     time_limit: float | None = None
     """Seconds for all images."""
     project: bool = False
@@ -85,12 +86,12 @@ class Invert(Command):
     def collect(self) -> Record:
         network = read_model(self.model, self.weights, self.input_shape or None)
         truth, y = self._outputs(network)
-        start = self._start(network, y)
+        start, decoder = self._start(network, y)
         begin = time.perf_counter()
-        found = self._invert(network, y, start)
-        record = self._record(network, y, found, truth) | {"seconds": time.perf_counter() - begin}
+        inversion = self._invert(network, y, start if decoder is None else decoder)
+        record = self._record(network, y, inversion, truth) | {"seconds": time.perf_counter() - begin}
         record |= {"command": self._command(), "environment": environment()}
-        return record | {"files": self._write(found, start, truth)}
+        return record | {"files": self._write(inversion, start, truth)}
 
     def _command(self) -> str:
         """What repeats the run: every option that is not at its default."""
@@ -117,7 +118,9 @@ class Invert(Command):
             invalid_value("invert", "--start or --decoder", "both")
         self._weight()  # before anything is read
 
-    def _weight(self) -> float | WeightRule:
+    def _weight(self) -> float | WeightRule | None:
+        if not self.weight:
+            return RULES["sure"](per_image=True) if self.per_image else None
         if self.weight in RULES:
             return RULES[self.weight](per_image=self.per_image)
         try:
@@ -150,12 +153,14 @@ class Invert(Command):
         return data, y + (self.noise_level or 0.0) * noise
 
     @torch.no_grad()
-    def _start(self, network: Network, y: Tensor) -> Tensor | None:
+    def _start(self, network: Network, y: Tensor) -> tuple[Tensor | None, Network | None]:
+        """First guesses of the inputs, and the decoder that makes them."""
         if self.start is not None:
-            return read_batch(self.start, network.in_shape, network.like)[: self.images]
-        return None if self.decoder is None else read_model(self.decoder)(y)
+            return read_batch(self.start, network.in_shape, network.like)[: self.images], None
+        decoder = None if self.decoder is None else read_model(self.decoder)
+        return (None if decoder is None else decoder(y)), decoder
 
-    def _invert(self, network: Network, y: Tensor, start: Tensor | None) -> Inversion:
+    def _invert(self, network: Network, y: Tensor, start: Tensor | Network | None) -> Inversion:
         with Progress(quiet=self.json) as progress:
             progress.start("inverting", time_limit=self.time_limit)
             count = 0
@@ -181,20 +186,20 @@ class Invert(Command):
                 progress=note,
             )
 
-    def _record(self, network: Network, y: Tensor, found: Inversion, truth: Tensor | None) -> Record:
-        trace = found.weight_trace
-        quality = None if truth is None else psnr(found.x, truth)
+    def _record(self, network: Network, y: Tensor, inversion: Inversion, truth: Tensor | None) -> Record:
+        trace = inversion.weight_trace
+        quality = None if truth is None else psnr(inversion.x, truth)
         rows = [
             {
-                "status": Status(int(found.status[k])).name.lower(),
-                "steps": int(found.steps[k]),
-                "weight": float(found.weight[k]),
-                "residual": _number(found.residual[k]),
-                "objective": _number(found.objective[k]),
-                "duality gap": None if found.duality_gap is None else _number(found.duality_gap[k]),
+                "status": Status(int(inversion.status[k])).name.lower(),
+                "steps": int(inversion.steps[k]),
+                "weight": float(inversion.weight[k]),
+                "residual": _number(inversion.residual[k]),
+                "objective": _number(inversion.objective[k]),
+                "duality gap": None if inversion.duality_gap is None else _number(inversion.duality_gap[k]),
                 "psnr": None if quality is None else _number(quality[k]),
             }
-            for k in range(len(found.x))
+            for k in range(len(inversion.x))
         ]
         expected = None if self.noise_level is None else self.noise_level * math.sqrt(y[0].numel())
         return {
@@ -204,23 +209,23 @@ class Invert(Command):
             "out_shape": list(network.out_shape),
             "prior": " + ".join(self._prior_names(network)),
             "algorithm": self.algorithm,
-            "message": found.message,
-            "converged": found.converged,
-            "counts": dict(found.counts),
-            "residual": _number(found.residual.double().mean()),
+            "message": inversion.message,
+            "converged": inversion.converged,
+            "counts": dict(inversion.counts),
+            "residual": _number(inversion.residual.double().mean()),
             "residual of the noise": expected,
-            "gaps": [_number(gap) for gap in found.gaps.double().mean(0)],
-            "weight": float(found.weight.double().mean()),
+            "gaps": [_number(gap) for gap in inversion.gaps.double().mean(0)],
+            "weight": float(inversion.weight.double().mean()),
             "psnr": None if quality is None else _number(quality.double().mean()),
             "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
             "images": rows,
         }
 
-    def _write(self, found: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
+    def _write(self, inversion: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        np.save(unlinked(self.out / "x.npy"), found.x.numpy(), allow_pickle=False)
+        np.save(unlinked(self.out / "x.npy"), inversion.x.numpy(), allow_pickle=False)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):
             if images is not None:
@@ -230,24 +235,22 @@ class Invert(Command):
             return files
         from torchlift.report import plot
 
-        if is_picture(tuple(found.x.shape[1:])):
-            write_pictures(unlinked(self.out / "images"), found.x)
-            rows = {"input": truth, "start": start, "inversion": found.x}
+        if is_picture(tuple(inversion.x.shape[1:])):
+            write_pictures(unlinked(self.out / "images"), inversion.x)
+            rows = {"input": truth, "start": start, "inversion": inversion.x}
             shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
             plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
             files += ["images", "inversion.png"]
-        if found.weight_trace is not None:
-            chosen = float(found.weight.double().mean())
-            plot.weights(found.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
+        if inversion.weight_trace is not None:
+            chosen = float(inversion.weight.double().mean())
+            plot.weights(inversion.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
             files.append("weights.png")
         return files
 
     def show(self, record: Record, console: Console) -> None:
         console.print(record["message"])
         console.print()
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
+        table = facts()
         expected = record["residual of the noise"]
         noise = "" if expected is None else f" (the noise alone: {expected:.4g})"
         table.add_row(
@@ -279,5 +282,5 @@ def _prior_part(text: str) -> Prior:
 
 def _number(value: Tensor) -> float | None:
     """JSON has no NaN and no infinity: both become null."""
-    found = float(value)
-    return found if math.isfinite(found) else None
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -27,7 +27,7 @@ MOST_PICTURES = 1000
 def read_model(name: str, weights: Path | None = None, input_shape: Shape | None = None) -> Network:
     """A network that was saved, or one that a function of the user's makes, in evaluation mode.
 
-    Args:
+    Arguments:
         name: a folder of `save_model`, the folder of a run of `torchlift train`, or module:function.
         weights: a safetensors file for what the function makes.
         input_shape: of a convolutional `nn.Sequential` that the function makes.
@@ -53,20 +53,20 @@ def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
     if path.suffix == ".npy":
         array = read_npy(f"{path}", path)
         _check_shape(path, array.shape, shape)
-        found = torch.from_numpy(array.astype(np.float64))
+        samples = torch.from_numpy(array.astype(np.float64))
     elif path.is_dir() or path.suffix.lower() == ".png":
         files = sorted(path.glob("*.png")) if path.is_dir() else [path]
         if not files:
             raise DataError(message(f"{path}", "a folder of .png files", "none"))
-        found = torch.stack(_same_size(path, [_picture(file, shape) for file in files]))
+        samples = torch.stack(_same_size(path, [_picture(file, shape) for file in files]))
     elif "idx" in path.name:
         levels = read_idx(path, shape=(None, None, None))
         _check_shape(path, levels.shape, shape)
-        found = _scaled(levels)
+        samples = _scaled(levels)
     else:
         raise DataError(message(f"{path}", "a .npy, .png or IDX file, or a folder of .png", repr(path.name)))
     dtype = torch.get_default_dtype() if like is None else like.dtype
-    return _shaped(path, found, shape).to(dtype)
+    return _shaped(path, samples, shape).to(dtype)
 
 
 def write_pictures(folder: Path, images: Tensor) -> int:
@@ -100,11 +100,11 @@ def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network
 
 def _fill(module: nn.Module, weights: Path) -> None:
     tensors = read_safetensors(f"weights {weights}", weights.expanduser())
-    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
-        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (wanted, found))
+    declared = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if declared != saved:
+        name = next(name for name in (*declared, *saved) if declared.get(name) != saved.get(name))
+        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (declared, saved))
         raise DataError(message(f"weights {weights}", expected, got, "They belong to another network."))
     module.load_state_dict(tensors)
 
@@ -143,18 +143,18 @@ def _same_size(path: Path, pictures: list[Tensor]) -> list[Tensor]:
     return pictures
 
 
-def _shaped(path: Path, found: Tensor, shape: Shape) -> Tensor:
+def _shaped(path: Path, samples: Tensor, shape: Shape) -> Tensor:
     """(B, *shape): axes of size 1 may be left out, and samples may be flat."""
-    _check_shape(path, found.shape, shape)
-    return found.reshape(-1, *shape)
+    _check_shape(path, samples.shape, shape)
+    return samples.reshape(-1, *shape)
 
 
-def _check_shape(path: Path, found: Sequence[int], shape: Shape) -> None:
+def _check_shape(path: Path, given: Sequence[int], shape: Shape) -> None:
     """Before numbers are converted, because they may grow by a factor of eight."""
-    one = tuple(found[1:])
-    several = bool(found) and found[0] > 0 and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),))
-    if not several and _squeezed(found) != _squeezed(shape):
-        raise DataError(message(f"{path}", f"samples of shape {shape}", f"an array {tuple(found)}"))
+    one = tuple(given[1:])
+    several = bool(given) and given[0] > 0 and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),))
+    if not several and _squeezed(given) != _squeezed(shape):
+        raise DataError(message(f"{path}", f"samples of shape {shape}", f"an array {tuple(given)}"))
 
 
 def _squeezed(shape: Iterable[int]) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ class Report(Command):
     def collect(self) -> Record:
         folders = self.folders or (Path(),)
         file = self._file(folders[0])
-        found, left_out = find_runs(folders)
-        page = report.html([run.record for run in found], distinct(found))
+        runs, left_out = find_runs(folders)
+        page = report.html([run.record for run in runs], distinct(runs))
         file.parent.mkdir(parents=True, exist_ok=True)
         # Names of folders may hold what is no Unicode.
         unlinked(file).write_text(page, encoding="utf-8", errors="replace")
@@ -46,7 +46,7 @@ class Report(Command):
         return {
             "file": str(file),
             "bytes": file.stat().st_size,
-            "runs": [{"folder": str(run.folder), "name": run.record.name, "title": run.record.title} for run in found],
+            "runs": [{"folder": str(run.folder), "name": run.record.name, "title": run.record.title} for run in runs],
             "left out": list(map(str, left_out)),
         }
 

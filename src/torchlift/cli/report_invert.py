@@ -28,32 +28,32 @@ SETTINGS = ("model", "data", "in_shape", "out_shape", "prior", "algorithm", "wei
 def inversion_record(folder: Path) -> Record:
     """What was found for each image, how the weight was chosen, and the first images."""
     file = folder / "invert.json"
-    found = read_object(file)
+    result = read_object(file)
     try:
-        return check_record(_record(folder, found))
+        return check_record(_record(folder, result))
     except DataError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise not_ours(file, "invert", error) from error
 
 
-def _record(folder: Path, found: Mapping[str, Any]) -> Record:
-    quality = "" if found["psnr"] is None else f" Mean PSNR: {found['psnr']:.2f} dB."
+def _record(folder: Path, result: Mapping[str, Any]) -> Record:
+    quality = "" if result["psnr"] is None else f" Mean PSNR: {result['psnr']:.2f} dB."
     return Record(
         name="inversions",
-        title=f"Inversion of {found['model']}",
-        summary=f"{found['message']}{quality}",
-        command=found["command"],
-        configuration={name: found[name] for name in SETTINGS},
-        environment=found["environment"],
-        seconds=found["seconds"],
-        figures=[*_pictures(folder, found), *_weights(found), _gaps(found), _images(found)],
+        title=f"Inversion of {result['model']}",
+        summary=f"{result['message']}{quality}",
+        command=result["command"],
+        configuration={name: result[name] for name in SETTINGS},
+        environment=result["environment"],
+        seconds=result["seconds"],
+        figures=[*_pictures(folder, result), *_weights(result), _gaps(result), _images(result)],
     )
 
 
-def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Figure]:
+def _pictures(folder: Path, result: Mapping[str, Any]) -> list[Figure]:
     """The first images, with the true inputs and the first guesses where there were any."""
-    shape = tuple(found["in_shape"])
+    shape = tuple(result["in_shape"])
     rows: dict[str, Tensor] = {}
     for label, name in (("input", "truth.npy"), ("start", "start.npy"), (FOUND, "x.npy")):
         if (folder / name).exists():
@@ -62,7 +62,7 @@ def _pictures(folder: Path, found: Mapping[str, Any]) -> list[Figure]:
                 rows[label] = images
     if FOUND not in rows:
         return []
-    decibels = [image["psnr"] for image in found["images"][:SHOWN]]
+    decibels = [image["psnr"] for image in result["images"][:SHOWN]]
     captions = {} if None in decibels else {FOUND: [f"{value:.1f} dB" for value in decibels]}
     truth = "input" if "input" in rows else None
     return [Pictures("images", "Inputs that were found", rows, captions, truth)]
@@ -76,9 +76,9 @@ def _as_pictures(x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     return x.reshape(-1, side, side) if len(shape) == 1 and side * side == shape[0] >= 64 else None
 
 
-def _weights(found: Mapping[str, Any]) -> list[Figure]:
+def _weights(result: Mapping[str, Any]) -> list[Figure]:
     """What the rule saw at each weight that it tried."""
-    trace = found["trace"]
+    trace = result["trace"]
     if trace is None:
         return []
     rows = sorted(trace["rows"], key=lambda row: row["weight"])
@@ -86,17 +86,17 @@ def _weights(found: Mapping[str, Any]) -> list[Figure]:
     x = [row["weight"] for row in rows]
     series = [Series(name, x, [row[name] for row in rows]) for name in names]
     title = f"Choice of the weight by {trace['rule']}"
-    note = f"Chosen: {found['weight']:.4g}, the mean over the images."
+    note = f"Chosen: {result['weight']:.4g}, the mean over the images."
     return [Curves("weights", title, "weight", ", ".join(names), series, x_log=True, note=note)]
 
 
-def _gaps(found: Mapping[str, Any]) -> Table:
-    rows = [[f"layer {number}", gap] for number, gap in enumerate(found["gaps"], 1)]
+def _gaps(result: Mapping[str, Any]) -> Table:
+    rows = [[f"layer {number}", gap] for number, gap in enumerate(result["gaps"], 1)]
     return Table("gaps", "Mean gap of each layer", ["", "gap"], rows, ["", ".4g"])
 
 
-def _images(found: Mapping[str, Any]) -> Table:
-    images = found["images"]
+def _images(result: Mapping[str, Any]) -> Table:
+    images = result["images"]
     names = [name for name in images[0] if any(image[name] is not None for image in images)]
     rows = [[number, *(image[name] for name in names)] for number, image in enumerate(images[:LISTED], 1)]
     formats = ["", *("" if name in ("status", "steps") else ".4g" for name in names)]

@@ -39,14 +39,14 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     Raises:
         DataError: one of the folders holds nothing, or something that cannot be read.
     """
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     left_out: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise DataError(message(f"report {folder}", "a folder", "a file" if folder.exists() else "nothing there"))
-        own = _read(folder)
-        if own is not None:
-            found.setdefault(folder.resolve(), own)
+        finished = _read(folder)
+        if finished is not None:
+            runs.setdefault(folder.resolve(), finished)
             continue
         inside = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
         inside.sort(key=lambda path: (_PLACES.get(path.name, len(_PLACES)), path.name))
@@ -60,8 +60,8 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
         left_out += [path for path, run in read if run is None]
         for path, run in read:
             if run is not None:
-                found.setdefault(path.resolve(), run)
-    return list(found.values()), left_out
+                runs.setdefault(path.resolve(), run)
+    return list(runs.values()), left_out
 
 
 def _read(folder: Path) -> Run | None:
@@ -75,11 +75,11 @@ def distinct(runs: Sequence[Run]) -> list[str]:
     """What to call each run beside others of its kind: the parts of its path in which they differ."""
     labels: list[str] = []
     for run in runs:
-        paths = [each.folder.resolve().parts for each in runs if each.record.name == run.record.name]
-        own = run.folder.resolve().parts
+        paths = [other.folder.resolve().parts for other in runs if other.record.name == run.record.name]
+        parts = run.folder.resolve().parts
         start = _agreeing(paths)
         end = _agreeing([path[start:][::-1] for path in paths])
-        labels.append("/".join(own[start : len(own) - end]) or own[-1])
+        labels.append("/".join(parts[start : len(parts) - end]) or parts[-1])
     return labels
 
 

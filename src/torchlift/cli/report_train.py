@@ -72,7 +72,7 @@ def _record(folder: Path, configuration: Configuration, history: History, finish
     return Record(
         name="training",
         title=f"Training of {_words(configuration)}",
-        summary=" ".join(each for each in (f"{_words(configuration)}.", summary, trouble) if each),
+        summary=" ".join(sentence for sentence in (f"{_words(configuration)}.", summary, trouble) if sentence),
         command=f"torchlift train {name} --out {shlex.quote(str(folder) + '-again')}",
         configuration=finished.get("configuration") or to_plain(configuration),
         environment=finished.get("environment") or {},
@@ -109,18 +109,18 @@ def _table(finished: Mapping[str, Any]) -> list[Figure]:
 
 def _curves(history: History) -> list[Figure]:
     """Loss of both kinds; objective, gap and validation metrics where there are any."""
-    found = [
+    figures = [
         _curve(name, name, label, [_series(history, name, kind) for kind in ("train", "validation")])
         for name, label in LABELS.items()
     ]
     metrics: dict[str, None] = dict.fromkeys(name for row in history for name in row["metrics"] if name != "loss")
-    found += [
+    figures += [
         _curve(name, f"metric-{number}", METRICS.get(name, name), [_series(history, name, "validation")])
         for number, name in enumerate(metrics, start=1)
     ]
     rate = "learning-rate"
-    found.append(_curve(rate, rate, "learning rate", [_series(history, "learning_rate", "train")]))
-    return [curves for curves in found if curves.series]
+    figures.append(_curve(rate, rate, "learning rate", [_series(history, "learning_rate", "train")]))
+    return [curves for curves in figures if curves.series]
 
 
 def _series(history: History, name: str, kind: str) -> Series | None:
@@ -132,10 +132,10 @@ def _series(history: History, name: str, kind: str) -> Series | None:
 
 
 def _curve(name: str, file_name: str, label: str, series: list[Series | None]) -> Curves:
-    known = [each for each in series if each is not None]
-    positive = all(y is not None and y > 0 for each in known for y in each.y)
+    drawn = [curve for curve in series if curve is not None]
+    positive = all(y is not None and y > 0 for curve in drawn for y in curve.y)
     log = name in (*LABELS, "learning-rate") and positive
-    return Curves(file_name, label[:1].upper() + label[1:], "step", label, known, y_log=log)
+    return Curves(file_name, label[:1].upper() + label[1:], "step", label, drawn, y_log=log)
 
 
 def _pictures(configuration: Configuration, network: Network) -> tuple[list[Figure], str]:

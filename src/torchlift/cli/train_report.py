@@ -9,6 +9,7 @@ from rich.table import Table
 
 from torchlift.cli.command import Record
 from torchlift.cli.settings import Setup
+from torchlift.cli.tables import columns, facts
 from torchlift.training.memory import format_bytes, plan_memory
 
 #: Deeper networks are not drawn.
@@ -62,7 +63,7 @@ def plan(setup: Setup) -> Record:
 
 def show_plan(record: Record, console: Console) -> None:
     data, network = record["data"], record["network"]
-    table = _plain_table()
+    table = facts()
     where = f"{data['task']} on {data['set']}"
     table.add_row(
         "data", f"{where}: {data['samples']:,} to train, {data['validation']:,} to validate, {_size(data['y'])} each"
@@ -91,7 +92,7 @@ def show_result(record: Record, console: Console) -> None:
     if record["validation"]:
         console.print(_metrics_table(record))
         console.print()
-    table = _plain_table()
+    table = facts()
     table.add_row("network", _network(record["network"]))
     speed = record["steps"] / record["seconds"] if record["seconds"] else 0.0
     table.add_row(
@@ -103,21 +104,11 @@ def show_result(record: Record, console: Console) -> None:
 
 
 def _metrics_table(record: Record) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("validation")
     units: dict[str, str] = record["units"]
-    for name, unit in units.items():
-        table.add_column(f"{name} ({unit})" if unit else name, justify="right")
-    for name, found in record["validation"].items():
-        step = "" if found["step"] is None else f" (step {found['step']})"
-        table.add_row(name + step, *(_number(found["metrics"].get(metric)) for metric in units))
-    return table
-
-
-def _plain_table() -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = columns(["validation"], [f"{name} ({unit})" if unit else name for name, unit in units.items()])
+    for name, values in record["validation"].items():
+        step = "" if values["step"] is None else f" (step {values['step']})"
+        table.add_row(name + step, *(_number(values["metrics"].get(metric)) for metric in units))
     return table
 
 

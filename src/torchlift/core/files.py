@@ -62,12 +62,12 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> dict[str, Any]:
     """
     content = read_bytes(str(path), path, MAX_JSON, "a JSON file")
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
+        value = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or nested too deep
         raise DataError(message(str(path), "JSON", error, hint)) from error
-    if not isinstance(found, dict):
-        raise DataError(message(str(path), "a JSON object", type(found).__name__, hint))
-    return found
+    if not isinstance(value, dict):
+        raise DataError(message(str(path), "a JSON object", type(value).__name__, hint))
+    return value
 
 
 @contextmanager

@@ -191,17 +191,17 @@ def norm(a: Point) -> float:
 
 def block_norms(a: Point) -> dict[str, float]:
     """‖·‖₂ of each block, with one wait for the device."""
-    found = _per_block(a, _norms(a), lambda values: math.hypot(*values))
+    norms = _per_block(a, _norms(a), lambda values: math.hypot(*values))
     if a.sharing is None:
-        return found
-    totals = a.sharing.totals({name: value * value for name, value in found.items()})
+        return norms
+    totals = a.sharing.totals({name: value * value for name, value in norms.items()})
     return {name: math.sqrt(total) for name, total in totals.items()}
 
 
 def finite_blocks(a: Point) -> dict[str, bool]:
     """Whether all entries of each block are finite."""
-    found = {name: sum(not bool(tensor.isfinite().all()) for tensor in a[name]) for name in a}
-    return {name: count == 0 for name, count in (found if a.sharing is None else a.sharing.totals(found)).items()}
+    counts = {name: sum(not bool(tensor.isfinite().all()) for tensor in a[name]) for name in a}
+    return {name: count == 0 for name, count in (counts if a.sharing is None else a.sharing.totals(counts)).items()}
 
 
 def tensor_norms(a: Point) -> list[float]:
@@ -268,9 +268,9 @@ def _matching(a: Point, b: Point) -> tuple[Tensor, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _ranges(layout: Layout) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     start = 0
     for name, count in layout:
-        found[name] = (start, start + count)
+        ranges[name] = (start, start + count)
         start += count
-    return found
+    return ranges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,12 @@ def load_images(folder: str | Path, *, channels: int | None = None) -> list[Tens
     """
     if channels not in (None, 1, 3):
         invalid_value("load_images channels", "1, 3 or None", channels)
-    place = Path(folder).expanduser()
+    place = Path(os.path.expanduser(folder))
     where = f"images {place}"
-    if not place.is_dir():
-        raise DataError(message(where, "a folder of images", "none"))
-    files = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
+    try:
+        files = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
+    except (OSError, ValueError) as error:  # the latter for a name with a NUL
+        raise DataError(message(where, "a folder of images", str(error)[:200])) from error
     if not files:
         raise DataError(message(where, f"files that end in {', '.join(ENDINGS)}", "none"))
     images = [_read(path) for path in files]

@@ -227,6 +227,11 @@ class Split:
     proximal: Part | None = None
     terms: tuple[Part, ...] = ()
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """h, if there is one, and the terms."""
+        return self.terms if self.proximal is None else (self.proximal, *self.terms)
+
     def prox(self, x: Tensor, step: Amount) -> Tensor:
         """The proximal map of step · h."""
         return x if self.proximal is None else self.proximal.prox(x, step)

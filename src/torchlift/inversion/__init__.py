@@ -2,21 +2,27 @@
 
 | algorithm       | class          | minimises                                              |
 |-----------------|----------------|--------------------------------------------------------|
+| `"auto"`        | `Automatic`    | the network's objective: sweeps, then the next two      |
+| `"quasi-newton"`| `QuasiNewton`  | L(N(x); y) + weight·R(x): L-BFGS, with a smoothed prior |
+| `"accelerated"` | `Accelerated`  | the same by accelerated proximal gradient               |
 | `"sweep"`       | `Sweep`        | the lifted objective: backward sweeps with momentum    |
 | `"paper"`       | `Simultaneous` | the lifted objective: all variables at once            |
 | `"exact"`       | `Exact`        | the objective of one layer, with a duality gap         |
-| `"nested-adam"` | `NestedAdam`   | ½‖N(x) − y‖² + weight·R(x) by back-propagation          |
-| `"nested-pdhg"` | `NestedPDHG`   | the same, with the prior's own proximal maps           |
+| `"nested-adam"` | `NestedAdam`   | the same by Adam, with a smoothed prior                |
+| `"nested-pdhg"` | `NestedPDHG`   | the same by primal-dual steps                          |
 """
 
 from __future__ import annotations
 
+from torchlift.inversion.accelerated import Accelerated
+from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.bound import ErrorBound, error_bound
 from torchlift.inversion.door import ALGORITHMS
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.invert import invert
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
 from torchlift.inversion.problem import InversionProblem
+from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion, WeightTrace
 from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
@@ -27,6 +33,8 @@ from torchlift.inversion.weights import RULES, Discrepancy, LCurve, Sure, Weight
 __all__ = [
     "ALGORITHMS",
     "RULES",
+    "Accelerated",
+    "Automatic",
     "Discrepancy",
     "ErrorBound",
     "Exact",
@@ -36,6 +44,7 @@ __all__ = [
     "LCurve",
     "NestedAdam",
     "NestedPDHG",
+    "QuasiNewton",
     "Simultaneous",
     "Status",
     "Sure",

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 
+import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import Shape, check_batch, check_finite, check_like, check_number, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
+from torchlift.core.progress import Progress as Bar
+from torchlift.core.solution import Record
+from torchlift.functions.losses import Loss, SquaredError
+from torchlift.inversion.accelerated import Accelerated
+from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.exact import Exact, into_domain
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
+from torchlift.inversion.quasi_newton import QuasiNewton
+from torchlift.inversion.run import Progress
 from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.sweep import Sweep
@@ -22,11 +31,14 @@ from torchlift.operators import Context
 from torchlift.operators.context import context_batch
 from torchlift.prox import ProximalActivation
 
-Algorithm = InversionSolver | Exact
+Algorithm = InversionSolver | Exact | Automatic
 
 #: Every algorithm by name, with its usual number of steps.
 ALGORITHMS: dict[str, tuple[type[Algorithm], int]] = {
-    "sweep": (Sweep, 300),
+    "auto": (Automatic, 300),
+    "quasi-newton": (QuasiNewton, 300),
+    "accelerated": (Accelerated, 300),
+    "sweep": (Sweep, 500),
     "paper": (Simultaneous, 500),
     "exact": (Exact, 20_000),
     "nested-adam": (NestedAdam, 500),
@@ -37,25 +49,69 @@ ALGORITHMS: dict[str, tuple[type[Algorithm], int]] = {
 HIDDEN_WEIGHT = 3.0
 
 
-def check_network(network: object, start: object) -> Network:
-    """A torchlift network, or an `nn.Sequential` that can be lifted."""
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Several networks with the same input as one: its output is all of theirs, flattened, in one row."""
+
+    networks: tuple[Network, ...]
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.networks[0].in_shape
+
+    @property
+    def like(self) -> Tensor | None:
+        return self.networks[0].like
+
+    def __call__(self, x: Tensor, context: Context = None) -> Tensor:
+        return torch.cat([network(x, context).flatten(1) for network in self.networks], 1)
+
+
+def check_network(network: object, start: object) -> Network | Joint:
+    """A torchlift network, a module that can be lifted, or several networks with the same input."""
     if isinstance(network, Network):
         return network
-    if isinstance(network, nn.Sequential):
-        return lift(network, tuple(start.shape[1:]) if isinstance(start, Tensor) else None)
-    invalid_type("invert network", "a torchlift network or an nn.Sequential", network, "Try torchlift.lift(module).")
+    if isinstance(network, nn.Module):
+        if isinstance(start, Tensor):
+            return lift(network, tuple(start.shape[1:]))
+        if isinstance(network, nn.Sequential):
+            return lift(network)
+    elif isinstance(network, Sequence) and not isinstance(network, str):
+        parts = tuple(network)
+        if not parts or not all(isinstance(part, Network) for part in parts):
+            kinds = ", ".join(type(part).__name__ for part in parts) or "none"
+            invalid_type("invert network", "torchlift networks", kinds, "Try torchlift.lift(module) for each.")
+        shapes = {part.in_shape for part in parts}
+        if len(shapes) > 1:
+            invalid_value("invert network", "networks with the same input", f"input shapes {sorted(shapes)}")
+        return Joint(parts)
+    hint = "Try torchlift.lift(module, input_shape)."
+    invalid_type("invert network", "a torchlift network or an nn.Sequential", network, hint)
 
 
-def check_data(network: Network, y: object) -> Tensor:
-    tensor = check_batch("invert y", y, network.out_shape)
+def check_data(network: Network | Joint, y: object) -> Tensor:
+    """The outputs as one tensor."""
+    if isinstance(network, Joint):
+        if not isinstance(y, Sequence) or len(y) != len(network.networks):
+            got = len(y) if isinstance(y, Sequence) else type(y).__name__
+            invalid_value("invert y", f"{len(network.networks)} tensors, one per network", got)
+        parts = [_check_output(f"invert y[{k}]", net, y[k]) for k, net in enumerate(network.networks)]
+        if len({len(part) for part in parts}) > 1:
+            invalid_value("invert y", "the same number of images for every network", [len(part) for part in parts])
+        return torch.cat([part.flatten(1) for part in parts], 1)
+    return _check_output("invert y", network, y)
+
+
+def _check_output(name: str, network: Network, y: object) -> Tensor:
+    tensor = check_batch(name, y, network.out_shape)
     if network.like is not None:
-        check_like("invert y", tensor, network.like)
-    return check_finite("invert y", tensor).detach()
+        check_like(name, tensor, network.like)
+    return check_finite(name, tensor).detach()
 
 
-def check_start(network: Network, y: Tensor, start: object, anchor: object) -> tuple[Tensor, float]:
+def check_start(network: Network | Joint, y: Tensor, start: object, anchor: object) -> tuple[Tensor, float]:
     """The start, zeros by default, and the strength of the anchor."""
-    strength = check_number("invert anchor", anchor)
+    strength = 0.0 if anchor is None else check_number("invert anchor", anchor)
     if strength < 0:
         invalid_value("invert anchor", "a number >= 0", anchor)
     if start is None:
@@ -66,6 +122,58 @@ def check_start(network: Network, y: Tensor, start: object, anchor: object) -> t
     if tensor.shape[0] != y.shape[0]:
         invalid_value("invert start", f"{y.shape[0]} inputs, one per output", tensor.shape[0])
     return check_finite("invert start", tensor).detach(), strength
+
+
+def check_loss(loss: object, y: Tensor, algorithm: Algorithm, lifted: bool) -> Loss:
+    """L, the squared error by default, and the only one that lifted algorithms know."""
+    if loss is None:
+        return SquaredError()
+    if not isinstance(loss, Loss):
+        invalid_type("invert loss", "a loss", loss, "Try torchlift.losses.Huber(0.1).")
+    if lifted and not isinstance(loss, SquaredError):
+        hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
+        invalid_value(f"invert loss with {type(algorithm).__name__}", "the squared error", type(loss).__name__, hint)
+    loss.check(tuple(y.shape), y)
+    return loss
+
+
+def layers_of(network: Network | Joint, algorithm: Algorithm, lifted: bool) -> Layers | None:
+    """The unified form; None for several networks together."""
+    if isinstance(network, Network):
+        return Layers.of(network)
+    if lifted:
+        hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
+        invalid_value(f"invert network with {type(algorithm).__name__}", "one network", "several", hint)
+    return None
+
+
+def curvatures(layers: Layers, mu: Sequence[float], context: Context, lifted: bool) -> tuple[float, ...]:
+    """Bounds by norms of operators; none where there are no norms and no algorithm insists on them."""
+    try:
+        return tuple(influence.curvature(mu, context) for influence in layers.influences)
+    except TorchliftError:
+        if lifted:
+            raise
+        return ()
+
+
+def check_progress(progress: object, bar: Bar, time_limit: float | None) -> Progress | None:
+    """What is called with every record: the user's own function, a bar, or nothing."""
+    if isinstance(progress, bool):
+        if not progress:
+            return None
+        bar.start("inverting", time_limit=time_limit)
+        count = 0
+
+        def note(record: Record) -> None:
+            nonlocal count
+            count += 1
+            bar.update(count, objective=record.value, running=record.extra.get("running"))
+
+        return note
+    if not callable(progress):
+        invalid_type("invert progress", "True, False or a function of a record", progress)
+    return progress  # pyright: ignore[reportReturnType]
 
 
 def check_context(context: Context, batch: int) -> Context:
@@ -113,17 +221,34 @@ def check_mu(mu: object, count: int) -> tuple[float, ...]:
     return (check_positive("invert mu", mu),) * count
 
 
-def check_algorithm(algorithm: object) -> tuple[Algorithm, int]:
-    """An algorithm and its usual number of steps."""
+def check_algorithm(algorithm: object, tolerance: float | None) -> tuple[Algorithm, int]:
+    """An algorithm, with the tolerance if one is given, and its usual number of steps."""
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
             invalid_value("invert algorithm", f"one of {list(ALGORITHMS)}, or an instance", repr(algorithm))
         kind, steps = ALGORITHMS[algorithm]
-        return kind(), steps
-    if not isinstance(algorithm, InversionSolver | Exact):
+        solver = kind()
+    elif isinstance(algorithm, InversionSolver | Exact | Automatic):
+        solver = algorithm
+        steps = next((steps for kind, steps in ALGORITHMS.values() if isinstance(solver, kind)), 500)
+    else:
         invalid_type("invert algorithm", f"one of {list(ALGORITHMS)}, or an instance", algorithm)
-    usual = [steps for kind, steps in ALGORITHMS.values() if isinstance(algorithm, kind)]
-    return algorithm, usual[0] if usual else 500
+    if tolerance is not None:
+        solver = _with_tolerance(solver, tolerance)
+    return solver, steps
+
+
+def _with_tolerance(solver: Algorithm, tolerance: float) -> Algorithm:
+    """An algorithm with another tolerance; what counts as progress shrinks with it."""
+    if isinstance(solver, Automatic):
+        finish = replace(solver.finish, tolerance=tolerance)
+        visible = min(solver.finish.visible, tolerance / 10 or 1.0)
+        descent = replace(solver.descent, visible=min(solver.descent.visible, tolerance / 2 or 1.0))
+        return replace(solver, finish=replace(finish, visible=visible), descent=descent)
+    if isinstance(solver, Exact):
+        return replace(solver, tolerance=tolerance)
+    solver = replace(solver, tolerance=tolerance)
+    return replace(solver, visible=min(solver.visible, tolerance / 10 or 1.0))
 
 
 def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, int]:
@@ -152,18 +277,3 @@ def _outside(activation: ProximalActivation, target: Tensor) -> Tensor:
     """Which entries (all of a group) have an infinite Ψ."""
     infinite = activation.psi(target).isinf()
     return infinite if activation.dim is None else infinite.unsqueeze(activation.dim).expand_as(target)
-
-
-def memory_per_image(layers: Layers, in_shape: Shape, dual_shapes: Sequence[Shape], itemsize: int) -> int:
-    """An estimate in bytes: `COPIES` of every variable, see there."""
-    form = layers.form
-    shapes = [in_shape, *dual_shapes, *form.W.row_shapes, *form.W.row_shapes, *form.K.row_shapes]
-    return COPIES * itemsize * sum(math.prod(shape) for shape in shapes)
-
-
-#: An algorithm holds, at the worst moment of a step, at most about this many numbers for every entry of x, z, v and p:
-#: the old and the new state, the last changes, and what a merged state and a layer's products need.
-COPIES = 15
-
-#: Images inverted at once by default: larger batches leave the caches and took 30 % longer per image.
-BATCH = 256

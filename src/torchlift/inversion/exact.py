@@ -43,9 +43,9 @@ class Exact:
 
     def check(self, problem: InversionProblem) -> None:
         """Refuse what is not convex or has no dual."""
-        if problem.layers.count != 1:
+        if problem.chain.count != 1:
             hint = "Use algorithm='sweep' for deeper networks."
-            invalid_value("Exact", "a network of one layer", f"{problem.layers.count} layers", hint)
+            invalid_value("Exact", "a network of one layer", f"{problem.chain.count} layers", hint)
         for part in (problem.split.proximal, *problem.split.terms):
             if part is not None and not part.function.has_conjugate:
                 expected = "priors that are written as functions with a conjugate"
@@ -53,9 +53,9 @@ class Exact:
 
     def saddle(self, problem: InversionProblem) -> Certified:
         """The problem with every term but the bound behind a dual variable."""
-        ((_, block),) = problem.layers.influences[0].reads[0]
-        bias = problem.layers.form.b[0] if problem.layers.form.depth else problem.layers.form.d[0]
-        data = LayerDistance(problem.layers.activations[0], problem.target, bias, problem.mu[0])
+        ((_, block),) = problem.chain.influences[0].reads[0]
+        bias = problem.chain.form.b[0] if problem.chain.form.depth else problem.chain.form.d[0]
+        data = LayerDistance(problem.chain.activations[0], problem.target, bias, problem.mu[0])
         terms = [Term(data, block, problem.context)]
         shape = tuple(problem.guess.shape[1:])
         limit: Function = Box(-float(self.bound), float(self.bound))

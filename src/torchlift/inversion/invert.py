@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,67 +11,86 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive, check_size
+from torchlift.core.progress import Progress as Bar
 from torchlift.functions.base import Prior, Split, check_prior
+from torchlift.functions.losses import Loss, SquaredError
 from torchlift.inversion import door
-from torchlift.inversion.layers import Layers
+from torchlift.inversion.automatic import Automatic, several_starts
+from torchlift.inversion.exact import Exact
+from torchlift.inversion.joint import choose_jointly
+from torchlift.inversion.memory import batch_size
 from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion, WeightTrace, join
-from torchlift.inversion.run import Budget, Progress, run
+from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
 from torchlift.inversion.state import Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
 from torchlift.operators import Context
 
+#: Weight of the prior where neither a weight nor a noise level is given.
+WEIGHT = 0.02
+
 
 @torch.no_grad()
 def invert(
-    network: Network | nn.Sequential,
-    y: Tensor,
+    network: Network | nn.Module | Sequence[Network],
+    y: Tensor | Sequence[Tensor],
     prior: Prior | None = None,
-    weight: float | Tensor | str | WeightRule = 0.02,
+    weight: float | Tensor | str | WeightRule | None = None,
     *,
     noise_level: float | None = None,
-    algorithm: str | door.Algorithm = "sweep",
-    start: Tensor | None = None,
-    anchor: float = 0.0,
+    loss: Loss | None = None,
+    algorithm: str | door.Algorithm = "auto",
+    start: Tensor | Callable[[Tensor], Tensor] | None = None,
+    anchor: float | None = None,
     mu: float | Sequence[float] | None = None,
     max_steps: int | None = None,
     tolerance: float | None = None,
     time_limit: float | None = None,
     context: Context = None,
     on_infeasible: Literal["refuse", "project"] = "refuse",
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
     batch_limit: int | None = None,
     memory_limit: float | None = None,
 ) -> Inversion:
-    """Inputs x with N(x) ≈ y that a prior finds likely: for every image, the minimiser over x = u_0 and z of
+    """Inputs x with N(x) ≈ y that a prior finds likely: for every image, the minimiser of
+
+        L(N(x); y) + weight·R(x) + anchor/2 ‖x − start‖²,   L(p; y) = ½‖p − y‖² unless told otherwise.
+
+    Lifted algorithms ("sweep", "paper", "exact") minimise over x = u_0 and z instead
 
         Σ_r μ_r B_r(z_r, (W u + b)_r) + weight·R(x) + anchor/2 ‖x − start‖²,   M u = V z,   last z = y.
 
-    Never raises for numerical trouble: every image has a status, and one that
-    diverges or stalls comes back as its best iterate.
+    Never raises for numerical trouble or Ctrl-C: every image has a status, and one
+    that diverges or stalls comes back as its best iterate.
 
-    Args:
-        network: N, in evaluation mode.
-        y: outputs (B, *out_shape), perhaps noisy. Values outside the range of a last activation have an
-            infinite distance to every output.
+    Arguments:
+        network: N, in evaluation mode; several networks with the same input, such as `net.up_to(path)` for
+            features of several layers, are inverted together.
+        y: outputs (B, *out_shape), perhaps noisy; one tensor per network.
         prior: R; None for 0.
         weight: a number ≥ 0, one per image (B,), or how to choose it: "sure", "discrepancy" (both need
-            `noise_level`), "lcurve", or a rule with other settings.
+            `noise_level`), "lcurve", or a rule with other settings. By default chosen by SURE where
+            `noise_level` is given, else 0.02.
         noise_level: standard deviation of the noise in each entry of y.
-        algorithm: "sweep" (the default), "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or
-            an instance with other settings.
-        start: first guess of x, such as a decoder's output; zeros by default.
-        anchor: λ ≥ 0, how strongly x is held at the start.
+        loss: L, such as `tl.losses.Huber(0.1)`.
+        algorithm: "auto" (sweeps, then accelerated steps on the network), "accelerated" (those alone), "sweep",
+            "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or an instance with other settings.
+        start: first guess of x, or a decoder that makes it from y. By default a few are tried.
+        anchor: λ ≥ 0, how strongly x is held at the start; by default 0. With a decoder as the start, a noise
+            level and no weight, weight and anchor are chosen together by SURE.
         mu: μ_r > 0, one number or one per layer (an affine map at the end counts); by default 3 for hidden
             layers and 1 for the last.
         max_steps: steps per image; by default the algorithm's usual number.
-        tolerance: relative change (for "exact": relative duality gap) at which an image is done.
+        tolerance: possible gain relative to the objective (for "exact": relative duality gap) at which an image
+            is done, see `InversionSolver`.
         time_limit: seconds for all images together.
         context: per-sample context of the network's operators.
-        on_infeasible: "refuse" values of y outside the range of a last activation, or "project" them onto it.
-        progress: called with every record; returning True stops the inversion.
+        on_infeasible: what lifted algorithms do with values of y outside the range of a last activation, whose
+            distance to every output is infinite: "refuse", or "project" them onto the range.
+        progress: show a bar where there is a terminal; or a function that is called with every record and
+            stops the inversion by returning True.
         batch_limit: images that are inverted at once; 256 by default.
         memory_limit: bytes to stay below, by inverting fewer images at once; by default half of what is free.
 
@@ -81,45 +99,58 @@ def invert(
         >>> tl.invert(net, torch.zeros(5, 2), tl.priors.L1()).x.shape
         torch.Size([5, 4])
     """
-    solver, usual = door.check_algorithm(algorithm)
-    bounded = not isinstance(solver, Nested)
-    problem, projected = _problem(network, y, prior, start, anchor, mu, context, on_infeasible, bounded)
-    if tolerance is not None:
-        solver = replace(solver, tolerance=tolerance)
+    solver, usual = door.check_algorithm(algorithm, tolerance)
+    net = door.check_network(network, start)
+    data = door.check_data(net, y)
+    decoder = start if callable(start) and not isinstance(start, Tensor) else None
+    guess, strength = door.check_start(net, data, decoder(data) if decoder else start, anchor)
+    problem, projected = _problem(net, data, prior, guess, strength, mu, context, on_infeasible, solver, loss)
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
     if time_limit is not None:
         check_positive("invert time_limit", time_limit)
+    together = prior is not None and weight is None and anchor is None and decoder is not None
+    weight = ("sure" if noise_level is not None and prior is not None else WEIGHT) if weight is None else weight
     weights = door.check_weight(weight, noise_level, problem.output)
-    budget = Budget(steps, None if time_limit is None else time.monotonic() + time_limit, progress)
-    job, trace = _Job(problem, solver, _batch_size(problem, batch_limit, memory_limit)), None
-    if isinstance(weights, WeightRule):
-        weights, trace = job.choose(weights, noise_level, budget)
-    return replace(job.run(weights, problem.guess, budget), weight_trace=trace, projected=projected)
+    size = batch_size(net, problem, batch_limit, memory_limit)
+    deadline = None if time_limit is None else time.monotonic() + time_limit
+    with Bar(quiet=progress is not True) as bar:
+        budget = Budget(steps, deadline, door.check_progress(progress, bar, time_limit))
+        job, trace = _Job(problem, solver, size, start is None), None
+        if isinstance(weights, WeightRule):
+            if together and decoder is not None and noise_level is not None:
+                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget)
+                job, weights = replace(job, problem=problem), problem.weight
+            else:
+                weights, trace = job.choose(weights, noise_level, budget)
+        result = job.run(weights, job.problem.guess, budget)
+    return replace(result, weight_trace=trace, projected=projected, problem=replace(job.problem, weight=weights))
 
 
 def _problem(
-    network: object,
-    y: object,
+    net: Network | door.Joint,
+    data: Tensor,
     prior: object,
-    start: object,
-    anchor: object,
+    guess: Tensor,
+    anchor: float,
     mu: object,
     context: Context,
     on_infeasible: object,
-    bounded: bool,
+    solver: door.Algorithm,
+    loss: Loss | None,
 ) -> tuple[InversionProblem, int]:
-    """The problem of all images, still without weights, and how many entries of y were projected.
-
-    Only where steps are bounded by norms of operators must these exist, at a context.
-    """
-    net = door.check_network(network, start)
-    data = door.check_data(net, y)
-    guess, strength = door.check_start(net, data, start, anchor)
+    """The problem of all images, still without weights, and how many entries of y were projected."""
     context = door.check_context(context, data.shape[0])
     split = Split() if prior is None else check_prior("invert prior", prior).split(net.in_shape)
-    layers = Layers.of(net)
-    weights = door.check_mu(mu, layers.count)
-    target, projected = door.feasible(layers, data, on_infeasible)
+    lifted = not isinstance(solver, Nested | Automatic)
+    term = door.check_loss(loss, data, solver, lifted)
+    layers = door.layers_of(net, solver, lifted)
+    target, projected, curvatures, weights = data, 0, (), ()
+    if layers is not None:
+        weights = door.check_mu(mu, layers.count)
+        policy = on_infeasible if lifted or on_infeasible not in ("refuse", "project") else "project"
+        target, projected = door.feasible(layers, data, policy)
+        if lifted or (isinstance(solver, Automatic) and isinstance(term, SquaredError)):
+            curvatures = door.curvatures(layers, weights, context, lifted)
     problem = InversionProblem(
         layers=layers,
         target=target,
@@ -127,56 +158,64 @@ def _problem(
         split=split,
         weight=data.new_zeros(data.shape[0]),
         mu=weights,
-        anchor=strength,
+        anchor=anchor,
         guess=guess,
         context=context,
-        curvatures=tuple(each.curvature(weights, context) for each in layers.influences) if bounded else (),
+        curvatures=curvatures,
         dual_norm=split.square_norm(),
+        loss=term,
+        network=net if layers is None else None,
     )
-    return problem, projected
-
-
-def _batch_size(problem: InversionProblem, batch_limit: int | None, memory_limit: float | None) -> int:
-    """How many images to invert at once."""
-    most = door.BATCH if batch_limit is None else check_size("invert batch_limit", batch_limit)
-    free = _free_memory(problem.guess) / 2
-    limit = free if memory_limit is None else check_positive("invert memory_limit", memory_limit)
-    duals = [term.operator.out_shape for term in problem.split.terms if term.operator is not None]
-    shape, itemsize = tuple(problem.guess.shape[1:]), problem.guess.element_size()
-    fits = int(limit // door.memory_per_image(problem.layers, shape, duals, itemsize))
-    return max(1, min(problem.batch, fits, most))
+    return problem, projected if lifted else 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A checked inversion of all images, `size` of them at once."""
+    """A checked inversion of all images, `size` of them at once; `free` says that no start was given."""
 
     problem: InversionProblem
     algorithm: door.Algorithm
     size: int
+    free: bool
 
     def run(self, weight: Tensor, start: Tensor, budget: Budget) -> Inversion:
-        """Invert all images, batch after batch."""
+        """Invert all images, batch after batch; after Ctrl-C, what is left comes back as it started."""
         problem, parts = replace(self.problem, weight=weight), []
         for index in torch.arange(problem.batch, device=start.device).split(self.size):
             part = problem if len(index) == problem.batch else problem.select(index)
-            parts.append(run(part, self.algorithm, start[index], budget))
+            try:
+                parts.append(self._run(part, start[index], budget))
+            except KeyboardInterrupt:
+                parts.append(self._run(part, start[index], replace(budget, max_steps=0)))
             if bool((parts[-1].status == Status.STOPPED).any()):
                 budget = replace(budget, max_steps=0)
         return join(parts)
+
+    def _run(self, problem: InversionProblem, start: Tensor, budget: Budget) -> Inversion:
+        if isinstance(self.algorithm, Exact):
+            return run_exact(problem, self.algorithm, start, budget)
+        if isinstance(self.algorithm, Automatic):
+            deep = problem.layers is None or problem.layers.count > 1
+            starts = several_starts(problem) if self.free and deep and budget.max_steps > 1 else (start,)
+            return self.algorithm.run(problem, starts, budget)
+        return run_steps(problem, self.algorithm, start, budget)
 
     def choose(self, rule: WeightRule, noise_level: float | None, budget: Budget) -> tuple[Tensor, WeightTrace]:
         """The weights that a rule chooses."""
         problem = self.problem
         # trials make the same number of steps for all images: differences between them are compared
-        steady = self.algorithm if isinstance(self.algorithm, door.Exact) else replace(self.algorithm, tolerance=0.0)
+        steady = self.algorithm
+        if isinstance(steady, Automatic):
+            steady = replace(steady.finish, tolerance=0.0)
+        elif not isinstance(steady, Exact):
+            steady = replace(steady, tolerance=0.0)
 
         def attempt(weight: Tensor, start: Tensor, steps: int, y: Tensor | None = None) -> Inversion:
             moved = problem
             if y is not None:
-                target, _ = door.feasible(problem.layers, y, "project")
+                target, _ = (y, 0) if problem.layers is None else door.feasible(problem.layers, y, "project")
                 moved = replace(problem, target=target, output=y)
-            job = replace(self, problem=moved, algorithm=steady)
+            job = replace(self, problem=moved, algorithm=steady, free=False)
             return job.run(weight, start, replace(budget, max_steps=min(steps, budget.max_steps)))
 
         def output(x: Tensor) -> Tensor:
@@ -186,11 +225,8 @@ class _Job:
         def prior(x: Tensor) -> Tensor:
             return problem.split.value(x, problem.split.products(x))
 
-        return rule.choose(Trial(problem.output, problem.guess, noise_level, attempt, output, prior))
-
-
-def _free_memory(like: Tensor) -> float:
-    """Free bytes on the device of a tensor."""
-    if like.device.type == "cuda":
-        return float(torch.cuda.mem_get_info(like.device)[0])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+        start = problem.guess
+        if self.free and isinstance(self.algorithm, Automatic):
+            # a trial must not begin where gradients vanish
+            start = self.run(problem.weight + WEIGHT, start, replace(budget, max_steps=min(60, budget.max_steps))).x
+        return rule.choose(Trial(problem.output, start, noise_level, attempt, output, prior))

@@ -1,10 +1,10 @@
-"""Baselines without lifting: minimise through the composed network."""
+"""Methods without lifted variables: minimise through the composed network, by back-propagation."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,27 +13,46 @@ from torchlift.core.checks import check_positive
 from torchlift.core.tensors import Point, add_scaled
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
-from torchlift.inversion.problem import InversionProblem, square_sum
-from torchlift.inversion.solver import InversionSolver, input_step
-from torchlift.inversion.state import InversionState, Status
+from torchlift.inversion.problem import InversionProblem
+from torchlift.inversion.solver import SMOOTHING, InversionSolver, block_bound, envelope_duals, input_step, length
+from torchlift.inversion.state import InversionState, Status, choose
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
 
 
 @dataclass(frozen=True, eq=False)
 class NestedMemory:
-    """∇½‖N(x) − y‖² at the current input, from the forward pass that also gave the objective, and what else is kept."""
+    """The smooth part f = L(N(x); y) + λ/2 ‖x − x₀‖² at the current input, its gradient, and what else is kept."""
 
+    smooth: Tensor
     gradient: Tensor
     own: Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(InversionSolver):
-    """For each image, minimise ½‖N(x) − y‖² + ρR(x) + λ/2 ‖x − x₀‖² by back-propagation. Not convex.
+    """For each image, minimise L(N(x); y) + ρR(x) + λ/2 ‖x − x₀‖². Not convex."""
 
-    A step costs one forward and one backward pass.
-    """
+    lifted: ClassVar[bool] = False
+
+    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
+        return state.memory.smooth + problem.weight * problem.free_split.value(state.x, state.products)
+
+    def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
+        """One step; an image whose outputs differ from y while nothing pulls at x has stalled, not converged."""
+        new = super().step(problem, state)
+        silent = (new.watch.status == Status.CONVERGED) & (length(new.memory.gradient) == 0)
+        if not bool(silent.any()):
+            return new
+        # flat activations on all ways from x
+        apart = problem.loss.value(problem.forward(new.x), problem.output) > 0
+        status = new.watch.status.masked_fill(silent & apart, Status.STALLED)
+        return replace(new, watch=replace(new.watch, status=status))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent(Nested):
+    """A method that takes one gradient at the current input per step: one forward and one backward pass."""
 
     @abstractmethod
     def begin(self, problem: InversionProblem, state: InversionState) -> Any:
@@ -42,44 +61,24 @@ class Nested(InversionSolver):
     @abstractmethod
     def move(
         self, problem: InversionProblem, state: InversionState, own: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensors, Tensors, Any]:
-        """x, the duals, the products and the method's memory after a step, from the gradient of the smooth part."""
+    ) -> tuple[Tensor, Tensors, Tensors, Tensor, Any]:
+        """x, the duals, the products, the bound and the method's memory after a step."""
 
     def remember(self, problem: InversionProblem, state: InversionState) -> NestedMemory:
-        *_, gradient = passes(problem, state.x)
-        return NestedMemory(gradient, self.begin(problem, state))
-
-    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        last = problem.layers.activations[-1](state.v[-1])
-        gap = problem.layers.output_of(last) - problem.output
-        return 0.5 * square_sum(gap) + problem.prior_value(state.x, state.products)
-
-    def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
-        """One step; an image whose outputs differ from y while nothing pulls at x has stalled, not converged."""
-        new = super().step(problem, state)
-        silent = (new.watch.status == Status.CONVERGED) & (square_sum(new.memory.gradient) == 0)
-        if not bool(silent.any()):
-            return new
-        gap = problem.layers.output_of(problem.layers.activations[-1](new.v[-1])) - problem.output
-        # flat activations on all ways from x
-        status = new.watch.status.masked_fill(silent & (square_sum(gap) > 0), Status.STALLED)
-        return replace(new, watch=replace(new.watch, status=status))
+        return NestedMemory(*problem.smooth_gradient(state.x), self.begin(problem, state))
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
-        gradient, own = state.memory.gradient, state.memory.own
-        if problem.anchor:
-            gradient = gradient + problem.anchor * (state.x - problem.guess)
-        x, duals, products, own = self.move(problem, state, own, gradient)
-        z, u, v, gradient = passes(problem, x)
-        point, memory = Point({"x": x, "z": z, "dual": duals}), NestedMemory(gradient, own)
-        return replace(state, point=point, u=u, v=v, products=products, memory=memory)
+        x, duals, products, bound, own = self.move(problem, state, state.memory.own, state.memory.gradient)
+        memory = NestedMemory(*problem.smooth_gradient(x), own)
+        point = Point({"x": x, "z": (), "dual": duals})
+        return replace(state, point=point, products=products, memory=memory, bound=bound)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NestedAdam(Nested):
+class NestedAdam(Descent):
     """Adam on the composed network.
 
-        x ← P(x − α Adam(∇½‖N(x) − y‖² + ρ Σ_i A_iᵀ∇(g_i)_ε(A_i x)))
+        x ← P(x − α Adam(∇f(x) + ρ Σ_i A_iᵀ∇(g_i)_ε(A_i x)))
 
     P projects onto the constraints of the prior, and (g)_ε is the Moreau envelope of
     g, a Huber function for total variation: Adam needs gradients, and its scaling
@@ -97,7 +96,7 @@ class NestedAdam(Nested):
 
     patience: int = 500
     step_size: float = 0.05
-    smoothing: float = 1e-3
+    smoothing: float = SMOOTHING
     scaling: AdamScaling = field(default_factory=AdamScaling)
 
     def __post_init__(self) -> None:
@@ -110,42 +109,41 @@ class NestedAdam(Nested):
 
     def move(
         self, problem: InversionProblem, state: InversionState, own: ScalingState, gradient: Tensor
-    ) -> tuple[Tensor, Tensors, Tensors, ScalingState]:
+    ) -> tuple[Tensor, Tensors, Tensors, Tensor, ScalingState]:
         gradient = gradient + self._envelope(problem, state)
         direction, own = self.scaling.direction(own, Point({"x": gradient}))
         (x,) = add_scaled(state.point.select(["x"]), direction, {"x": -self.step_size})["x"]
-        x = problem.split.prox(x, 0.0) if problem.constrained else x
-        return x, state.duals, problem.split.products(x), own
+        if problem.constrained:
+            x = problem.split.prox(x, 0.0)
+            gradient = state.x - problem.split.prox(state.x - gradient, 0.0)
+        return x, state.duals, problem.split.products(x), block_bound(gradient, x, problem.guess), own
 
     def _envelope(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        """ρ Σ A_iᵀ(w − prox_{εg_i}(w))/ε at w = A_i x, with h where it is no constraint."""
-        split = problem.split
-        pairs = list(zip(split.terms, state.products, strict=True))
+        """The gradient of ρ times the Moreau envelopes, with that of h where it is no constraint."""
+        split, x = problem.split, state.x
+        total = split.back(envelope_duals(problem, state.products, self.smoothing), x)
         if split.proximal is not None and not problem.constrained:
-            pairs.append((split.proximal, state.x))
-        total = torch.zeros_like(state.x)
-        for part, w in pairs:
-            total = total + part.back((w - part.prox(w, self.smoothing)) / self.smoothing)
-        return problem.weights * total
+            gap = x - split.proximal.prox(x, self.smoothing)
+            total = total + problem.weights / self.smoothing * gap
+        return total
 
 
 @dataclass(frozen=True, eq=False)
 class LocalCurvature:
-    """An estimate L of the curvature of ½‖N(x) − y‖² at every image: (B,)."""
+    """An estimate L of the curvature of f at every image: (B,)."""
 
     value: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class NestedPDHG(Nested):
+class NestedPDHG(Descent):
     """Condat and Vũ's method on the composed network, as if it were convex.
 
-        x⁺ = prox_{τρh}(x − τ(∇½‖N(x) − y‖² + Aᵀp)),   p⁺ = prox_{σ(ρg)*}(p + σA(2x⁺ − x))
+        x⁺ = prox_{τρh}(x − τ(∇f(x) + Aᵀp)),   p⁺ = prox_{σ(ρg)*}(p + σA(2x⁺ − x))
 
     with τ = 1/L and σ = L/(2‖A‖²). The product of the layers' norms is a hopeless
     bound of the curvature, so that L starts from ‖N'(x)‖² by power iteration and
-    doubles for an image whose objective a step would increase, which is then
-    undone.
+    doubles for an image where f turns out to be steeper; the step is then undone.
 
     Arguments:
         power_steps: steps of the power iteration.
@@ -156,37 +154,34 @@ class NestedPDHG(Nested):
     power_steps: int = 10
 
     def begin(self, problem: InversionProblem, state: InversionState) -> LocalCurvature:
-        return LocalCurvature(_jacobian_square(problem, state.x, self.power_steps) + problem.anchor)
+        return LocalCurvature(curvature_at(problem, state.x, self.power_steps))
+
+    def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
+        new = super().advance(problem, state)
+        old, curvature = state.memory, state.memory.own.value
+        steep = too_steep(old.smooth, old.gradient, new.x - state.x, new.memory.smooth, curvature, state.watch.size)
+        if not bool(steep.any()):
+            return new
+        again = replace(state, memory=replace(old, own=LocalCurvature(2 * curvature)))
+        return choose(steep, again, new)
 
     def move(
         self, problem: InversionProblem, state: InversionState, own: LocalCurvature, gradient: Tensor
-    ) -> tuple[Tensor, Tensors, Tensors, LocalCurvature]:
-        curvature = own.value
-        sigma = curvature / (2 * problem.dual_norm) if problem.dual_norm else 1.0
-        args = (problem, state.x, state.duals, state.products, gradient)
-        return (*input_step(*args, 1 / curvature, sigma), own)
-
-    def refused(self, state: InversionState, worse: Tensor) -> Tensor:
-        return worse & (state.memory.own.value < 1e6)
-
-    def forget(self, state: InversionState) -> InversionState:
-        return replace(state, memory=replace(state.memory, own=LocalCurvature(2 * state.memory.own.value)))
+    ) -> tuple[Tensor, Tensors, Tensors, Tensor, LocalCurvature]:
+        sigma = own.value / (2 * problem.dual_norm) if problem.dual_norm else 1.0
+        return (*input_step(problem, state, gradient, 1 / own.value, sigma), own)
 
 
-def passes(problem: InversionProblem, x: Tensor) -> tuple[Tensors, Tensors, Tensors, Tensor]:
-    """z, u and v of a forward pass from x, and ∇½‖N(x) − y‖² by back-propagation."""
-    layers = problem.layers
-    with torch.enable_grad():
-        leaf = x.detach().requires_grad_()
-        z, u, v = layers.states(leaf, problem.context)
-        gap = layers.output_of(layers.activations[-1](v[-1])) - problem.output
-        (gradient,) = torch.autograd.grad(0.5 * gap.square().sum(), leaf)
-    z, u, v = (tuple(tensor.detach() for tensor in part) for part in (z, u, v))
-    return z, u, v, gradient
+def too_steep(f: Tensor, gradient: Tensor, moved: Tensor, after: Tensor, curvature: Tensor, size: Tensor) -> Tensor:
+    """Where f(x + d) > f(x) + ⟨∇f(x), d⟩ + L/2 ‖d‖² by more than rounding explains: L is too small there."""
+    flat = moved.flatten(1)
+    model = f + torch.linalg.vecdot(gradient.flatten(1), flat) + 0.5 * curvature * torch.linalg.vecdot(flat, flat)
+    room = torch.finfo(f.dtype).eps * (32 * f.abs() + size)
+    return ~(after <= model + room) & (curvature < 1e12)
 
 
-def _jacobian_square(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
-    """‖N'(x)‖² of every image, by power iteration from a fixed random start: (B,), at least 1e-6."""
+def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
+    """An estimate of the curvature of f at x, κ‖N'(x)‖² + λ by power iteration: (B,), at least 1e-6."""
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
     size = x.new_ones(x.shape[0])
@@ -197,9 +192,9 @@ def _jacobian_square(problem: InversionProblem, x: Tensor, steps: int) -> Tensor
         # w ↦ N'ᵀw is linear, so that its derivative in direction d is N'd
         (back,) = torch.autograd.grad(output, leaf, dual, create_graph=True)
         for _ in range(steps):
-            length = torch.linalg.vector_norm(direction.flatten(1), dim=1).clamp_min(1e-12)
-            direction = direction / along(length, direction)
+            direction = direction / along(length(direction).clamp_min(1e-12), direction)
             (forward,) = torch.autograd.grad(back, dual, direction, retain_graph=True)
             (direction,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
-            size = torch.linalg.vector_norm(direction.flatten(1), dim=1)
-    return size.detach().clamp_min(1e-6)
+            size = length(direction)
+    steepest = problem.loss.curvature()
+    return (size.detach() * (steepest if steepest < torch.inf else 1.0)).clamp_min(1e-6) + problem.anchor

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from torchlift.functions.base import Split, along
+from torchlift.functions.losses import Loss, SquaredError
+from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.layers import Layers, Tensors
 from torchlift.liftings import Bregman
 from torchlift.operators import Context
@@ -30,11 +32,15 @@ class InversionProblem:
 
     with v = W u + b, M u = V z, u_0 = x and z_n the data. B_r ≥ 0 vanishes where
     z_r = σ_r(v_r). The objective is convex in each variable, not in all of them
-    together, except for one layer. Images of a batch have nothing to do with
-    each other but share the network and hence the step sizes.
+    together, except for one layer. Nested methods minimise the objective of the
+    network itself,
+
+        L(N(x); y) + ρ R(x) + λ/2 ‖x − x₀‖²,   L(p; y) = ½‖p − y‖² by default.
+
+    Images of a batch have nothing to do with each other but share the network.
 
     Arguments:
-        layers: the network.
+        layers: the network in the unified form; None where only N itself is known.
         target: the data as z_n (B, …).
         output: the data as it was given, y (B, *out_shape).
         split: the prior R = h + Σ g_i ∘ A_i.
@@ -46,9 +52,11 @@ class InversionProblem:
         curvatures: of x, z_1, …: Lipschitz constants of the gradient of what each variable's rows pull with; none
             for algorithms that need none.
         dual_norm: a bound of Σ ‖A_i‖².
+        loss: L.
+        network: (inputs, context) ↦ N; by default the forward pass of the layers.
     """
 
-    layers: Layers
+    layers: Layers | None
     target: Tensor
     output: Tensor
     split: Split
@@ -59,6 +67,8 @@ class InversionProblem:
     context: Context
     curvatures: tuple[float, ...]
     dual_norm: float
+    loss: Loss = field(default_factory=SquaredError)
+    network: Callable[[Tensor, Context], Tensor] | None = None
 
     @property
     def batch(self) -> int:
@@ -82,9 +92,21 @@ class InversionProblem:
         proximal = self.split.proximal
         return proximal is not None and proximal.function.constraint
 
+    @property
+    def chain(self) -> Layers:
+        """The unified form, which lifted algorithms cannot do without."""
+        assert self.layers is not None
+        return self.layers
+
+    @property
+    def blind(self) -> bool:
+        """Whether R has no values, only a proximal map, so that objectives cannot be compared."""
+        functions = [part.function for part in self.split.parts]
+        return any(isinstance(function, PlugAndPlay) and function.function is None for function in functions)
+
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
-        pairs = zip(self.layers.activations, (*z, self.target), v, strict=True)
+        pairs = zip(self.chain.activations, (*z, self.target), v, strict=True)
         return [_gap(activation, a, b) for activation, a, b in pairs]
 
     def value(self, x: Tensor, z: Sequence[Tensor], v: Sequence[Tensor], products: Tensors) -> Tensor:
@@ -107,11 +129,11 @@ class InversionProblem:
         Arguments:
             v: the pre-activations of the rows of influence j, in their order.
         """
-        influence = self.layers.influences[j]
+        influence = self.chain.influences[j]
         residuals = []
         for r, pre in zip(influence.rows, v, strict=True):
             clamped = z[r] if r < len(z) else self.target
-            residual = self.layers.activations[r](pre) - clamped
+            residual = self.chain.activations[r](pre) - clamped
             residuals.append(residual if self.mu[r] == 1 else self.mu[r] * residual)
         return influence.adjoint(residuals, self.context)
 
@@ -125,7 +147,40 @@ class InversionProblem:
 
     def forward(self, x: Tensor) -> Tensor:
         """N(x)."""
-        return self.layers.form.states(x, self.context).output
+        if self.network is not None:
+            return self.network(x, self.context)
+        return self.chain.form.states(x, self.context).output
+
+    def smooth_value(self, x: Tensor) -> Tensor:
+        """L(N(x); y) + λ/2 ‖x − x₀‖²: (B,)."""
+        fit = self.loss.value(self.forward(x), self.output)
+        return fit + 0.5 * self.anchor * square_sum(x - self.guess) if self.anchor else fit
+
+    def smooth_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """L(N(x); y) + λ/2 ‖x − x₀‖² and its gradient, by back-propagation: (B,) and like x."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            value = self.smooth_value(leaf)
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), gradient
+
+    def network_value(self, x: Tensor) -> Tensor:
+        """The objective of the network itself: (B,)."""
+        return self.smooth_value(x) + self.weight * self.free_split.value(x, self.split.products(x))
+
+    def dual_gap(self, products: Tensors, duals: Tensors) -> Tensor:
+        """Σ_i ρg_i(A_i x) + (ρg_i)*(p_i) − ⟨A_i x, p_i⟩ ≥ 0: how far the p_i are from ρ∂g_i(A_i x), (B,)."""
+        total = torch.zeros_like(self.weight)
+        for term, ax, p in zip(self.split.terms, products, duals, strict=True):
+            if term.function.has_conjugate:
+                inner = torch.linalg.vecdot(ax.flatten(1), p.flatten(1))
+                total = total + self.weight * term.value(ax) + term.conjugate(p, self.weight) - inner
+        return total.clamp_min(0)
+
+    @cached_property
+    def data_size(self) -> Tensor:
+        """½‖y‖², which says what a small objective is: (B,)."""
+        return 0.5 * square_sum(self.output)
 
     def select(self, index: Tensor) -> InversionProblem:
         """The problem of some images only."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
+from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.state import Status
 
 
@@ -51,6 +52,9 @@ class Inversion:
         residual: ‖N(x) − y‖ through the network itself: (B,).
         gaps: B_r(z_r, v_r) of every layer, 0 where a layer is satisfied exactly: (B, n).
         objective: what was minimised, at the end: (B,).
+        bound: what the objective could still gain to first order, relative to it, by the residuals of the
+            optimality conditions (see `InversionSolver`); for "exact" the relative duality gap: (B,).
+        start_residual, start_objective: the same of the start: (B,).
         status: a `Status` per image: (B,).
         steps: steps of each image: (B,).
         monotone: whether the objective of an image never increased: (B,).
@@ -59,12 +63,16 @@ class Inversion:
         history: one record per step, with the mean objective.
         weight_trace: how the weight was chosen; None where it was given.
         projected: how many entries of y were moved into the range of the last activation.
+        problem: what was solved.
     """
 
     x: Tensor
     residual: Tensor
     gaps: Tensor
     objective: Tensor
+    bound: Tensor
+    start_residual: Tensor
+    start_objective: Tensor
     status: Tensor
     steps: Tensor
     monotone: Tensor
@@ -73,6 +81,7 @@ class Inversion:
     history: tuple[Record, ...] = ()
     weight_trace: WeightTrace | None = None
     projected: int = 0
+    problem: InversionProblem | None = None
 
     @property
     def converged(self) -> bool:
@@ -97,6 +106,10 @@ class Inversion:
             f"{count} of {len(self.status)} images: {Status[name.upper()].sentence}."
             for name, count in self.counts.items()
         ]
+        parts.append(
+            f"Mean residual ‖N(x) − y‖ {_change(self.start_residual, self.residual)}, "
+            f"objective {_change(self.start_objective, self.objective)}."
+        )
         increased = int((~self.monotone).sum())
         if increased:
             parts.append(f"The objective of {increased} of them increased at least once.")
@@ -115,6 +128,7 @@ class Inversion:
             "ended": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()),
             "residual ‖N(x) − y‖": _spread(self.residual),
             "weight": _spread(self.weight),
+            "possible gain, relative": _spread(self.bound),
             "steps": _spread(self.steps.double()),
             "monotone": f"{int(self.monotone.sum())} of {len(self.x)}",
         }
@@ -138,6 +152,9 @@ def join(parts: Sequence[Inversion]) -> Inversion:
         residual=together("residual"),
         gaps=together("gaps"),
         objective=together("objective"),
+        bound=together("bound"),
+        start_residual=together("start_residual"),
+        start_objective=together("start_objective"),
         status=together("status"),
         steps=together("steps"),
         monotone=together("monotone"),
@@ -160,6 +177,10 @@ def _average(histories: Sequence[tuple[tuple[Record, ...], int]]) -> tuple[Recor
         residual, change = max(r.residual for r, _ in now), max(r.change for r, _ in now)
         records.append(Record(longest.step, seconds, value, residual, change, extra={"running": running}))
     return tuple(records)
+
+
+def _change(before: Tensor, after: Tensor) -> str:
+    return f"{float(before.double().mean()):.4g} → {float(after.double().mean()):.4g}"
 
 
 def _spread(values: Tensor) -> str:

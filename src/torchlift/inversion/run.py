@@ -70,11 +70,9 @@ class Budget:
         return Stopping(self.max_steps - done, change=None, residual=1e-300, time_limit=seconds, divergence=1e30)
 
 
-def run(problem: InversionProblem, algorithm: InversionSolver | Exact, x: Tensor, budget: Budget) -> Inversion:
+def run_steps(problem: InversionProblem, solver: InversionSolver, x: Tensor, budget: Budget) -> Inversion:
     """Invert one batch from the start x."""
-    if isinstance(algorithm, Exact):
-        return _run_exact(problem, algorithm, x, budget)
-    return _Rounds(problem, algorithm, budget).run(x)
+    return _Rounds(problem, solver, budget).run(x)
 
 
 class _Rounds:
@@ -89,6 +87,7 @@ class _Rounds:
     @torch.no_grad()
     def run(self, x: Tensor) -> Inversion:
         problem, state = self.problem, self.solver.init(self.problem, Point({"x": x}))
+        self.start = x
         whole, index = state, torch.arange(problem.batch, device=x.device)
         result = self.budget.spent()
         while len(index) and (stopping := self.budget.stopping(state.count)) is not None:
@@ -119,17 +118,22 @@ class _Rounds:
         problem, watch = self.problem, state.watch
         status = watch.status.masked_fill(watch.running, _BUDGETS.get(result, Status.DIVERGED))
         # where an algorithm went wrong or astray, its best input counts, with the states that follow from it
-        back = (status != Status.CONVERGED) & (watch.best < (1 - ASTRAY) * watch.value)
-        x, z, v, value = state.x, state.z, state.v, watch.value
+        wrong = status == Status.DIVERGED if problem.blind else status != Status.CONVERGED
+        back = wrong & (watch.best < (1 - ASTRAY) * watch.value)
+        x, z, v = state.x, state.z, state.v
         if bool(back.any()):
-            states, _, pre = problem.layers.states(watch.best_x, problem.context)
-            x, z, v = choose(back, (watch.best_x, states, pre), (x, z, v))
-            value = torch.where(back, watch.best, value)
+            x = choose(back, watch.best_x, x)
+            if self.solver.lifted:
+                states, _, pre = problem.chain.states(watch.best_x, problem.context)
+                z, v = choose(back, (states, pre), (z, v))
         return Inversion(
             x=x,
             residual=problem.residual(x),
-            gaps=torch.stack(problem.gaps(z, v), 1),
-            objective=value,
+            gaps=gaps(problem, x) if not self.solver.lifted else torch.stack(problem.gaps(z, v), 1),
+            objective=torch.where(back, watch.best, watch.value),
+            bound=watch.relative,
+            start_residual=problem.residual(self.start),
+            start_objective=watch.start,
             status=status,
             steps=watch.steps,
             monotone=watch.monotone,
@@ -138,8 +142,16 @@ class _Rounds:
         )
 
 
+def gaps(problem: InversionProblem, x: Tensor) -> Tensor:
+    """B_r of every layer for the states that follow from x, 0 but for the last: (B, n); (B, 0) without layers."""
+    if problem.layers is None:
+        return x.new_zeros(len(x), 0)
+    z, _, v = problem.layers.states(x, problem.context)
+    return torch.stack(problem.gaps(z, v), 1)
+
+
 @torch.no_grad()
-def _run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budget) -> Inversion:
+def run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budget) -> Inversion:
     exact.check(problem)
     certified = exact.saddle(problem)
     left = budget.stopping(0)
@@ -149,9 +161,11 @@ def _run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budge
         asked = progress is not None and bool(progress(record))
         return asked or bool((certified.gaps(state.point["x"][0], state.point["dual"]) <= exact.tolerance).all())
 
-    start = Point({"x": x.clamp(-exact.bound, exact.bound)})
+    x = x.clamp(-exact.bound, exact.bound)
+    x = problem.split.prox(x, 0.0) if problem.constrained else x
+    start = Point({"x": x})
     if left is None:
-        return _certified(problem, exact, certified, PDHG().init(certified.problem, start), (), budget.spent())
+        return _certified(problem, exact, certified, PDHG().init(certified.problem, start), (), budget.spent(), x)
     found = solve(
         certified.problem,
         PDHG(),
@@ -160,7 +174,7 @@ def _run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budge
         callback=callback,
         record_every=CHECK_EVERY,
     )
-    return _certified(problem, exact, certified, found.state, found.history, found.result)
+    return _certified(problem, exact, certified, found.state, found.history, found.result, x)
 
 
 def _certified(
@@ -170,22 +184,25 @@ def _certified(
     state: PDHGState,
     history: tuple[Record, ...],
     result: Result,
+    start: Tensor,
 ) -> Inversion:
     (x,), duals = state.point["x"], state.point["dual"]
-    gaps = certified.gaps(x, duals)
-    ended = torch.full_like(gaps, _BUDGETS.get(result, Status.DIVERGED), dtype=torch.int64)
-    status = ended.masked_fill(gaps <= exact.tolerance, Status.CONVERGED)
-    z, _, v = problem.layers.states(x, problem.context)
+    duality_gap = certified.gaps(x, duals)
+    ended = torch.full_like(duality_gap, _BUDGETS.get(result, Status.DIVERGED), dtype=torch.int64)
+    status = ended.masked_fill(duality_gap <= exact.tolerance, Status.CONVERGED)
     return Inversion(
         x=x,
         residual=problem.residual(x),
-        gaps=torch.stack(problem.gaps(z, v), 1),
+        gaps=gaps(problem, x),
         objective=certified.values(x),
+        bound=duality_gap,
+        start_residual=problem.residual(start),
+        start_objective=certified.values(start),
         status=status,
         steps=torch.full_like(status, state.count),
         monotone=torch.full_like(status, _decreasing(history), dtype=torch.bool),
         weight=problem.weight,
-        duality_gap=gaps,
+        duality_gap=duality_gap,
         history=history,
     )
 

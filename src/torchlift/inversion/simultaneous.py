@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import InversionSolver, auxiliary_step, input_step, input_steps
+from torchlift.inversion.solver import InversionSolver, auxiliary_bound, auxiliary_step, input_step
 from torchlift.inversion.state import InversionState
 
 
@@ -42,18 +44,26 @@ class Simultaneous(InversionSolver):
     def remember(self, problem: InversionProblem, state: InversionState) -> tuple[()]:
         return ()
 
+    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
+        return problem.value(state.x, state.z, state.v, state.products)
+
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
-        layers, old, z = problem.layers, state.v, state.z
+        layers, old, z = problem.chain, state.v, state.z
         rows = [[old[r] for r in influence.rows] for influence in layers.influences]
         pulls = [problem.pull(j, z, rows[j]) for j in range(layers.count)]
-        new = tuple(
-            auxiliary_step(problem, j, z[j - 1], old[j - 1], pulls[j], self.scale / (problem.curvatures[j] or 1.0))
-            for j in range(1, layers.count)
-        )
+        taus = [self.scale / (curvature or 1.0) for curvature in problem.curvatures]
+        hidden = range(1, layers.count)
+        new = tuple(auxiliary_step(problem, j, z[j - 1], old[j - 1], pulls[j], taus[j]) for j in hidden)
         gradient = pulls[0]
         if problem.anchor:
             gradient = gradient + problem.anchor * (state.x - problem.guess)
-        steps = input_steps(problem, self.scale)
-        x, duals, products = input_step(problem, state.x, state.duals, state.products, gradient, *steps)
+        curvature = problem.input_curvature() or 1.0
+        tau = self.scale / curvature
+        # the largest step of the duals that Condat and Vũ allow
+        sigma = (1 / tau - curvature / 2) / problem.dual_norm if problem.dual_norm else 1.0
+        x, duals, products, bound = input_step(problem, state, gradient, tau, sigma)
         u, v = layers.lifted(x, new, problem.context)
-        return replace(state, point=Point({"x": x, "z": new, "dual": duals}), u=u, v=v, products=products)
+        for j in hidden:
+            bound = bound + auxiliary_bound(problem, j, z[j - 1], new[j - 1], taus[j], old[j - 1], v[j - 1])
+        point = Point({"x": x, "z": new, "dual": duals})
+        return replace(state, point=point, u=u, v=v, products=products, bound=bound)

@@ -35,8 +35,8 @@ class Status(IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "still running",
-    Status.CONVERGED: "the change of the iterates reached the tolerance",
-    Status.STALLED: "the objective stopped decreasing before the tolerance was reached; the best iterate is returned",
+    Status.CONVERGED: "the residuals of the optimality conditions reached the tolerance",
+    Status.STALLED: "no visible progress any more before the tolerance was reached; the best iterate is returned",
     Status.DIVERGED: "the objective grew without bound; the best iterate is returned",
     Status.MAX_STEPS: "the number of steps ran out before the tolerance was reached",
     Status.TIME_LIMIT: "the time ran out before the tolerance was reached",
@@ -46,15 +46,17 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """The books of every image: (B,) each, `best_x` (B, *in_shape).
+    """What is known about every image: (B,) each, `best_x` (B, *in_shape).
 
     Arguments:
         value: the objective.
         start: the objective at the start.
         best: the least objective so far.
-        since: steps since it was found.
         best_x: the input that had it.
-        change: relative change of x and z in the last step; infinite before the first.
+        relative: the bound on what can still be gained, relative to the objective; infinite before the first step.
+        mark, least_bound: objective and bound when the image last made progress.
+        since: steps since then.
+        size: ‖·‖² of the data and variables at the start, which says how far rounding goes.
         status: a `Status`.
         monotone: whether the objective never increased.
         steps: steps made until the image was finished.
@@ -63,19 +65,31 @@ class Watch:
     value: Tensor
     start: Tensor
     best: Tensor
-    since: Tensor
     best_x: Tensor
-    change: Tensor
+    relative: Tensor
+    mark: Tensor
+    least_bound: Tensor
+    since: Tensor
+    size: Tensor
     status: Tensor
     monotone: Tensor
     steps: Tensor
 
     @classmethod
-    def begin(cls, value: Tensor, x: Tensor) -> Watch:
-        whole = torch.zeros_like(value, dtype=torch.int64)
-        infinite = torch.full_like(value, torch.inf)
-        running = torch.full_like(whole, Status.RUNNING)
-        return cls(value, value, value, whole, x, infinite, running, torch.ones_like(whole, dtype=torch.bool), whole)
+    def begin(cls, like: Tensor, x: Tensor, size: Tensor) -> Watch:
+        """Before the first step; the objective is filled in once it is known."""
+        zero, whole = torch.zeros_like(like), torch.zeros_like(like, dtype=torch.int64)
+        infinite = torch.full_like(like, torch.inf)
+        running, true = torch.full_like(whole, Status.RUNNING), torch.ones_like(whole, dtype=torch.bool)
+        return cls(
+            *(zero, zero, zero, x),
+            *(infinite, torch.full_like(like, 1e30), infinite),
+            whole,
+            size,
+            running,
+            true,
+            whole,
+        )
 
     @property
     def running(self) -> Tensor:
@@ -84,7 +98,7 @@ class Watch:
 
 @dataclass(frozen=True, eq=False)
 class InversionState(State):
-    """The variables (in `point`: x, z, dual), what follows from them, and the books.
+    """The variables (in `point`: x, z, dual) and what follows from them.
 
     Every tensor has the images along its first axis.
 
@@ -92,13 +106,15 @@ class InversionState(State):
         u, v: states u_0 … u_{n−1} and pre-activations v_1 … v_n.
         products: A_i x of the prior.
         memory: what the algorithm remembers, a dataclass of tensors.
-        watch: the books.
+        bound: on what can still be gained, see `InversionSolver`: (B,).
+        watch: how every image fares.
     """
 
     u: Tensors
     v: Tensors
     products: Tensors
     memory: Any
+    bound: Tensor
     watch: Watch
 
     @property

@@ -185,8 +185,8 @@ class Checkpoints:
 
     def refuse_all(self, which: Literal["latest", "best"] | int, reasons: Sequence[str]) -> NoReturn:
         """There is no checkpoint to load, for these reasons."""
-        wanted = "an intact checkpoint" if which == "latest" else f"an intact checkpoint ({which})"
-        raise DataError(message(str(self.folder), wanted, " | ".join(reasons) or "none"))
+        expected = "an intact checkpoint" if which == "latest" else f"an intact checkpoint ({which})"
+        raise DataError(message(str(self.folder), expected, " | ".join(reasons) or "none"))
 
     def steps(self) -> list[int]:
         """The steps that seem intact, in order; their tensors are not read."""

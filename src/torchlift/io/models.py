@@ -82,11 +82,11 @@ def load_model(folder: str | Path, *, into: Network | None = None) -> Network:
 
 
 def _filled(network: Network, tensors: Mapping[str, Tensor], folder: str | Path) -> Network:
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
-        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (wanted, found))
+    expected_shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected_shapes != saved:
+        name = next(name for name in (*expected_shapes, *saved) if expected_shapes.get(name) != saved.get(name))
+        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (expected_shapes, saved))
         raise DataError(message(f"model {folder}", expected, got, "It is a model of another network."))
     network.load_state_dict(dict(tensors))
     return network
@@ -104,7 +104,7 @@ def _describe(network: Network) -> dict[str, Any]:
             "in_features": network.in_shape[0],
             "hidden": [shape[0] for shape in network.operators().W.row_shapes],
             "out_features": network.out_shape[0],
-            "activation": [describe_activation(each) for each in network.activations],
+            "activation": [describe_activation(activation) for activation in network.activations],
             "bias": any(name.endswith("bias") for name, _ in network.hidden.named_parameters()),
             "output_bias": network.bias is not None,
         }
@@ -152,7 +152,7 @@ def _build(description: Mapping[str, Any], stored: int) -> Network:
     if kind == "Chain":
         return Chain(nn.Sequential(*build_modules(given["modules"])), tuple(given["in_shape"]))
     if kind == "Shallow":
-        given["activation"] = [build_activation(each) for each in given["activation"]]
+        given["activation"] = [build_activation(entry) for entry in given["activation"]]
         return Shallow(**given)
     if kind == "LISTA":
         H, L = build_operator(given.pop("H")), build_operator(given.pop("dictionary"))
@@ -174,14 +174,14 @@ def _build(description: Mapping[str, Any], stored: int) -> Network:
 
 def _example_context(operator: LinearOperator) -> dict[str, Tensor] | None:
     """One sample with ones for every mask that the operator asks the context for."""
-    found: dict[str, Tensor] = {}
+    masks: dict[str, Tensor] = {}
 
     def visit(node: object) -> None:
         if isinstance(node, Mask) and node.mask is None:
-            found[node.key] = torch.ones(()).expand(1, *node.in_shape)  # takes no memory, whatever the shape
+            masks[node.key] = torch.ones(()).expand(1, *node.in_shape)  # takes no memory, whatever the shape
         parts = vars(node).values() if isinstance(node, LinearOperator) else node if isinstance(node, tuple) else ()
         for part in parts:
             visit(part)
 
     visit(operator)
-    return found or None
+    return masks or None

@@ -37,11 +37,11 @@ def build_modules(descriptions: Any) -> list[nn.Module]:
     return [_build(description) for description in descriptions]
 
 
-def check_arguments(name: str, given: Iterable[str], known: Collection[str]) -> None:
+def check_arguments(name: str, given: Iterable[str], arguments: Collection[str]) -> None:
     """Refuse what a description of this version does not have: it may mean something, or hide something."""
-    surplus = sorted(set(given) - set(known))
+    surplus = sorted(set(given) - set(arguments))
     if surplus:
-        invalid_value(f"load_model {name}", f"{', '.join(sorted(known))} only", ", ".join(surplus)[:80])
+        invalid_value(f"load_model {name}", f"{', '.join(sorted(arguments))} only", ", ".join(surplus)[:80])
 
 
 def _describe(module: Any) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def _build(description: Any) -> nn.Module:
         tableau = Tableau(tuple(map(tuple, a)), tuple(b))
         return RungeKutta(*build_modules(given["parts"]), step=given["step"], tableau=tableau)
     if name not in _BY_NAME:
-        known = ", ".join([*_BY_NAME, "Residual", "RungeKutta", "activation"])
-        invalid_value("load_model module", f"one of {known}", repr(name))
+        names = ", ".join([*_BY_NAME, "Residual", "RungeKutta", "activation"])
+        invalid_value("load_model module", f"one of {names}", repr(name))
     kind: Any = _BY_NAME[name]
     check_arguments(name, given, {*ARGUMENTS[kind], *(("bias",) if kind in _WITH_BIAS else ())})
     options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}

@@ -58,9 +58,9 @@ def read_content(folder: Path, kind: str) -> dict[str, Any]:
     if text != _sealed(body):
         refuse(file, "a record whose content has the SHA-256 that it states", "something else", DAMAGED)
     content = decode(body)
-    if (found := content.get("format", "none")) not in (PAIR, SHARDS):
+    if (number := content.get("format", "none")) not in (PAIR, SHARDS):
         hint = "A newer torchlift may be able to read it."
-        refuse(file, f"format {PAIR} or {SHARDS}", found, hint)
+        refuse(file, f"format {PAIR} or {SHARDS}", number, hint)
     if content["kind"] != kind:
         refuse(file, f"kind {kind!r}", repr(content["kind"]))
     if not isinstance(content["record"], dict):
@@ -94,10 +94,10 @@ def file_size(file: Path) -> int:
 def reading(folder: Path) -> Generator[Path, None, None]:
     """The folder to read; whatever goes wrong with it is a DataError."""
     try:
-        found = present(folder)
-        if found.is_symlink():
+        path = present(folder)
+        if path.is_symlink():
             refuse(folder, "a folder", "a symbolic link")
-        yield found
+        yield path
     except DataError:
         raise
     except _UNREADABLE as error:

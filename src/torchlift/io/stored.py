@@ -29,16 +29,16 @@ TENSORS = "tensors.safetensors"
 
 def open_stored(folder: Path, kind: str) -> tuple[Stored, dict[str, Any]]:
     """The tensors of a pair or of shards, and the verified record; of files with tensors only the size is compared."""
-    with reading(folder) as found:
-        content = read_content(found, kind)
+    with reading(folder) as path:
+        content = read_content(path, kind)
         single = content["format"] == PAIR
         entries = [{"file": TENSORS, **content["tensors"]}] if single else content["shards"]
         for number, entry in enumerate(entries):
             name = TENSORS if single else shard_name(number, len(entries))
             if entry["file"] != name:
-                refuse(found / RECORD, f"{name!r} as the name of a file", repr(entry["file"]))
-            check_size_of(found / name, entry)
-        return Stored(found, entries, None if single else content["tensors"]), content["record"]
+                refuse(path / RECORD, f"{name!r} as the name of a file", repr(entry["file"]))
+            check_size_of(path / name, entry)
+        return Stored(path, entries, None if single else content["tensors"]), content["record"]
 
 
 @dataclass(frozen=True)
@@ -132,23 +132,23 @@ class Stored(Mapping[str, Tensor]):
             refuse(self.folder / RECORD, f"every element of {name!r} in one piece", "none or several", DAMAGED)
         return shape, pieces
 
-    def _assembled(self, pieces: list[_Held], wanted: Slices) -> Tensor:
+    def _assembled(self, pieces: list[_Held], slices: Slices) -> Tensor:
         """A copy: the files may be removed while it is in use."""
-        found, copied = None, 0
-        for piece in [p for p in pieces if _size(_common(p.slices, wanted))] or pieces[:1]:
-            common = _common(piece.slices, wanted)
+        tensor, copied = None, 0
+        for piece in [p for p in pieces if _size(_common(p.slices, slices))] or pieces[:1]:
+            common = _common(piece.slices, slices)
             with safe_open(piece.file, framework="pt") as file:
                 stored = file.get_slice(piece.key)
                 if tuple(stored.get_shape()) != _lengths(piece.slices):
                     refuse(piece.file, f"{piece.key} of its own shape", stored.get_shape(), DAMAGED)
                 block = stored[_within(common, piece.slices)] if piece.slices else file.get_tensor(piece.key)
-                if found is None:
-                    found = block.new_empty(_lengths(wanted))
-                found[_within(common, wanted)].copy_(block)
+                if tensor is None:
+                    tensor = block.new_empty(_lengths(slices))
+                tensor[_within(common, slices)].copy_(block)
                 copied += block.numel()
-        if found is None or copied != found.numel():
-            refuse(self.folder / RECORD, f"all of {wanted} in some file", "a part", DAMAGED)
-        return found
+        if tensor is None or copied != tensor.numel():
+            refuse(self.folder / RECORD, f"all of {slices} in some file", "a part", DAMAGED)
+        return tensor
 
 
 def _common(one: Slices, other: Slices) -> Slices:

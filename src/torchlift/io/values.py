@@ -80,12 +80,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _describe(
-    thing: Any, known: Mapping[str, type], what: str, describe_tensor: Callable[[Tensor], dict[str, Any]]
+    thing: Any, classes: Mapping[str, type], what: str, describe_tensor: Callable[[Tensor], dict[str, Any]]
 ) -> dict[str, Any]:
     name = type(thing).__name__
-    if known.get(name) is not type(thing):
+    if classes.get(name) is not type(thing):
         hint = "Keep the code that builds the network, and load into it: load_model(folder, into=network)."
-        invalid_type(f"save_model {what}", f"one of {', '.join(sorted(known))}", thing, hint)
+        invalid_type(f"save_model {what}", f"one of {', '.join(sorted(classes))}", thing, hint)
 
     def plain(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -98,19 +98,19 @@ def _describe(
 
 
 def _named(
-    description: Any, known: Mapping[str, type], what: str, tensor: Callable[[Mapping[str, Any]], Tensor]
+    description: Any, classes: Mapping[str, type], what: str, tensor: Callable[[Mapping[str, Any]], Tensor]
 ) -> tuple[Any, dict[str, Any]]:
     """The class that a description names, and its arguments."""
-    if not isinstance(description, Mapping) or description.get("class") not in known:
+    if not isinstance(description, Mapping) or description.get("class") not in classes:
         got = description.get("class") if isinstance(description, Mapping) else description
-        invalid_value(f"load_model {what}", f"one of {', '.join(sorted(known))}", repr(got))
+        invalid_value(f"load_model {what}", f"one of {', '.join(sorted(classes))}", repr(got))
 
     def value(item: Any) -> Any:
         if isinstance(item, Mapping):
             return build_operator(item) if "class" in item else tensor(item)
         return tuple(map(value, item)) if isinstance(item, list) else item
 
-    return known[description["class"]], {name: value(item) for name, item in description.items() if name != "class"}
+    return classes[description["class"]], {name: value(item) for name, item in description.items() if name != "class"}
 
 
 def _zeros(description: Mapping[str, Any]) -> Tensor:

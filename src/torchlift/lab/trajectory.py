@@ -94,7 +94,7 @@ def follow(
 
 def series(label: str, x: Sequence[float], y: Sequence[float], *, dashed: bool = False, group: str = "") -> Series:
     """A curve; what is not finite is a gap."""
-    return Series(label, list(x), [each if math.isfinite(each) else None for each in y], dashed=dashed, group=group)
+    return Series(label, list(x), [value if math.isfinite(value) else None for value in y], dashed=dashed, group=group)
 
 
 def part_of(tensors: Mapping[str, Tensor], trajectory: Trajectory, **record: Any) -> tuple[Mapping[str, Tensor], Row]:

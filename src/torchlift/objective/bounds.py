@@ -59,7 +59,7 @@ class _Row:
 
     def inputs(self) -> dict[int, Tensor] | None:
         """What each trained weight multiplies, by its address; None where the row is not linear in the weights."""
-        found: dict[int, Tensor] = {}
+        inputs: dict[int, Tensor] = {}
         for operator, x in self.terms:
             if not any(tensor.requires_grad for tensor in operator.tensors().values()):
                 continue
@@ -67,14 +67,14 @@ class _Row:
             if isinstance(factor, Tensor) or not isinstance(block, Dense) or not _is_parameter(block.weight):
                 return None
             key, scaled = block.weight.data_ptr(), factor * x.flatten(1)
-            found[key] = found[key] + scaled if key in found else scaled
+            inputs[key] = inputs[key] + scaled if key in inputs else scaled
         if self.bias is not None and self.bias.requires_grad:
             if not _is_parameter(self.bias):
                 return None
             operator, x = self.terms[0]
             copies = math.prod(operator.out_shape) / self.bias.numel()  # one bias serves all pixels of a channel
-            found[self.bias.data_ptr()] = x.new_full((len(x), 1), math.sqrt(copies))
-        return found
+            inputs[self.bias.data_ptr()] = x.new_full((len(x), 1), math.sqrt(copies))
+        return inputs
 
 
 def _rows(objective: Objective, form: UnifiedForm, y: Tensor, z: States) -> Iterator[_Row]:
@@ -99,15 +99,15 @@ def _is_parameter(tensor: Tensor) -> bool:
 def block_norms(objective: Objective, context: Context = None) -> dict[str, Tensor]:
     """The norms of all blocks of K, M, V and W, one matrix each; the columns of u_0 are left out."""
     form = objective.network.operators()
-    found = {name: _norms(getattr(form, name), context) for name in "KMVW"}
-    return {name: norms if name == "V" else norms[:, 1:] for name, norms in found.items()}
+    matrices = {name: _norms(getattr(form, name), context) for name in "KMVW"}
+    return {name: norms if name == "V" else norms[:, 1:] for name, norms in matrices.items()}
 
 
 def _norms(operator: BlockOperator, context: Context) -> Tensor:
-    found = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
+    norms = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
     for place, block in operator.blocks.items():
-        found[place] = block.norm_bound(context)
-    return found
+        norms[place] = block.norm_bound(context)
+    return norms
 
 
 def coupled_bound(
@@ -132,8 +132,10 @@ def coupled_bound(
         rows_of = {"V": [rho] * len(weights)}
     parts = [_weighted(norms[name][:, columns], factors) for name, factors in rows_of.items()]
     if not free_u:
-        own = [weights[j] * lifting.curvature_z(activations[j]) + _regulariser_curvature(objective, j) for j in rows]
-        parts.append(torch.tensor(own, dtype=torch.float64).sqrt().diag())
+        diagonal = [
+            weights[j] * lifting.curvature_z(activations[j]) + _regulariser_curvature(objective, j) for j in rows
+        ]
+        parts.append(torch.tensor(diagonal, dtype=torch.float64).sqrt().diag())
     stacked = torch.cat(parts)
     if not bool(stacked.isfinite().all()):
         return None
@@ -173,13 +175,13 @@ def state_bound(
     lifting, depth = objective.lifting, len(weights)
     worst = 0.0
     for row in rows:
-        own = weights[row] * lifting.curvature_z(activations[row])
+        diagonal = weights[row] * lifting.curvature_z(activations[row])
         if row + 1 < depth:
             following = weights[row + 1] * lifting.curvature_v(activations[row + 1]) * norms[row + 1] ** 2
             across = weights[row + 1] * norms[row + 1]
         else:
             following, across = objective.loss.curvature() * norms[-1] ** 2, 0.0
-        total = own + following + _regulariser_curvature(objective, row)
+        total = diagonal + following + _regulariser_curvature(objective, row)
         if joint:
             total += across + weights[row] * norms[row]
         worst = max(worst, total)

@@ -62,7 +62,7 @@ class Energy(Problem):
         lifting, loss = self.engine.setting.lifting, self.engine.setting.loss
         seen = self.engine.evaluate(self.y, self.load(point), self.context)
         terms = (lifting.smooth_value(part.activation, part.z, part.v, part.weight) for part in seen.parts)
-        total = sum(float(each.sum()) for each in terms) + float(loss.value(seen.output, self.x).sum())
+        total = sum(float(term.sum()) for term in terms) + float(loss.value(seen.output, self.x).sum())
         return self._mean(total)
 
     def nonsmooth_value(self, point: Point) -> float:
@@ -71,9 +71,9 @@ class Energy(Problem):
         return self._mean(sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows))
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
-        found = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
+        gradients = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
         scale = self.shard.scale
-        return point.like(found.z.buffers if scale == 1.0 else [buffer * scale for buffer in found.z.buffers])
+        return point.like(gradients.z.buffers if scale == 1.0 else [buffer * scale for buffer in gradients.z.buffers])
 
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
         step = steps["states"]

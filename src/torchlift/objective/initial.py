@@ -14,7 +14,7 @@ from torchlift.objective.engine import Layout, States
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 
-WAYS = ("forward", "input", "random")
+STARTS = ("forward", "input", "random")
 
 
 @torch.no_grad()
@@ -43,8 +43,8 @@ def initialise(
         dtype: dtype in which the variables are stored.
         free_u: whether u_1, …, u_J are variables too; they start at M u = V z.
     """
-    if how not in WAYS:
-        invalid_value("initialise", f"one of {', '.join(WAYS)}", repr(how))
+    if how not in STARTS:
+        invalid_value("initialise", f"one of {', '.join(STARTS)}", repr(how))
     form = network.operators()
     if how == "forward":
         layers = list(network.states(y, context).z)

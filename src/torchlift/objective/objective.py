@@ -209,11 +209,11 @@ class Objective:
     ) -> list[Tensor]:
         """`prox_states` for some layers, counted from 0, each with its own step."""
         activations, weights = self.network.operators().activations, self.engine.setting.weights
-        found = []
+        moved = []
         for row, layer, step in zip(rows, layers, steps, strict=True):
             regulariser, share = self.state_regularisers.get(row + 1), step / layer.shape[0]
-            found.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
-        return found
+            moved.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
+        return moved
 
     @torch.no_grad()
     def prox_parameters(
@@ -227,8 +227,8 @@ class Objective:
         result = dict(parameters)
         for name, regulariser in self.parameter_regularisers.items():
             if name in result and not regulariser.smooth:
-                own = step[name] if isinstance(step, Mapping) else step
-                result[name] = regulariser.prox(result[name], own)
+                size = step[name] if isinstance(step, Mapping) else step
+                result[name] = regulariser.prox(result[name], size)
         return result
 
     # -- details ------------------------------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ class Objective:
         cotangent = self.loss.grad(output.detach(), x) / len(y)
         grads = torch.autograd.grad(output, list(parameters.values()), cotangent, allow_unused=True)
         pairs = zip(parameters.items(), grads, strict=True)
-        found = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
-        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), found)
+        gradients = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
+        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), gradients)
 
     def _forward_states(self, y: Tensor, context: Context) -> States:
         return initialise(self.network, self.layout, y, "forward", context)
@@ -326,8 +326,8 @@ class Objective:
     def _check_states(self, z: States, batch: int) -> None:
         _instance("Objective states", z, States).check(self.layout, batch)
         if (self.coupling is not None) != (z.u is not None):
-            wanted = "states with u" if self.coupling is not None else "states without u"
-            invalid_value("Objective states", wanted, "the other kind", "Use this objective's `initialise`.")
+            expected = "states with u" if self.coupling is not None else "states without u"
+            invalid_value("Objective states", expected, "the other kind", "Use this objective's `initialise`.")
         if self.lifting.hard:
             hint = "Call it without states; the network computes them."
             invalid_value("Conventional lifting", "no lifted variables", "states", hint)

@@ -81,10 +81,10 @@ def _laid_out(engine: StackedEngine, states: States, y: Tensor) -> States:
     """The states in the layout of an engine; a copy unless they are in it."""
     if states.layout == engine.layout:
         return states
-    found = engine.layout.allocate(len(y), y)
-    for slot, layer in zip(found, states, strict=True):
+    copy = engine.layout.allocate(len(y), y)
+    for slot, layer in zip(copy, states, strict=True):
         slot.copy_(layer)
-    return found
+    return copy
 
 
 @torch.no_grad()
@@ -107,9 +107,9 @@ def minimise_layers(
     """
     u = z if u is None else u
     total = (_ridge(objective) or 0.0) + strength
-    values = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
-    anchor = Anchor(total, values)
-    found: dict[str, Tensor] = {}
+    scaled = {name: value * (strength / total) for name, value in (near or {}).items()} if total else {}
+    anchor = Anchor(total, scaled)
+    values: dict[str, Tensor] = {}
     for (segment, inputs, _), (_, _, outputs) in zip(engine.dense_layers(y, u), engine.dense_layers(y, z), strict=True):
         newton, local = isinstance(objective.lifting, MACQP), shard
         if newton or few_samples(shard, y, inputs.shape[2] + 1):
@@ -118,9 +118,9 @@ def minimise_layers(
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
             new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, local)
-        _store(found, segment, *new)
+        _store(values, segment, *new)
     if engine.tail is None:
-        return found
+        return values
     last, target, loss = u[-1].to(y.dtype) if len(u) else y, x, objective.loss
     if few_samples(shard, y, last.shape[1] + 1):
         last, target, shard = shard.gather(last), shard.gather(x), WHOLE
@@ -128,8 +128,8 @@ def minimise_layers(
     problem = LayerFit(
         last[None], lambda v: loss.grad(v[0], target)[None], loss.curvature(), target=quadratic, shard=shard
     )
-    _store(found, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
-    return found
+    _store(values, engine.tail, *_fit(engine.tail, problem, anchor, tolerance))
+    return values
 
 
 def _majorised(
@@ -158,11 +158,11 @@ def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) 
     return fit(replace(problem, anchor=near, strength=anchor.strength), weights.W, bias, tolerance)
 
 
-def _store(found: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:
+def _store(values: dict[str, Tensor], segment: Segment, weight: Tensor, bias: Tensor | None) -> None:
     run = segment.dense
-    segment.part_of(found, run.weight_name, run.weight).copy_(weight)
+    segment.part_of(values, run.weight_name, run.weight).copy_(weight)
     if run.bias is not None and bias is not None:
-        segment.part_of(found, run.bias_name, run.bias).copy_(bias)
+        segment.part_of(values, run.bias_name, run.bias).copy_(bias)
 
 
 def _ridge(objective: Objective) -> float | None:
@@ -182,7 +182,7 @@ def _levenberg_marquardt(
     """MAC-QP: ½‖√(μ/B)(σ(Wu + b) − z)‖² + ρ/2‖Θ − Θ₀‖², layer by layer."""
     weights = segment.weights()
     near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
-    found = []
+    layers = []
     for i in range(segment.count):
         bias = None if weights.b is None else weights.b[i, 0]
         theta = _joined(weights.W[i], bias)
@@ -193,8 +193,8 @@ def _levenberg_marquardt(
         stopping = Stopping(max_steps=50, change=None, residual=max(tolerance, 1e-12))
         start = Point({"x": theta.flatten()})
         solution = solve(NonlinearLeastSquares(residual), GaussNewton(), start, stopping=stopping, record_every=0)
-        found.append(solution.point["x"][0].view_as(theta))
-    joint = torch.stack(found)
+        layers.append(solution.point["x"][0].view_as(theta))
+    joint = torch.stack(layers)
     return (joint, None) if weights.b is None else (joint[..., :-1].contiguous(), joint[..., -1].contiguous())
 
 

@@ -124,17 +124,17 @@ class TrainingProblem(Problem):
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
         self._load(point)
-        wanted = self.blocks if blocks is None else tuple(blocks)
+        chosen = self.blocks if blocks is None else tuple(blocks)
         want: Want = "both"
-        if "parameters" not in wanted or len(wanted) == 1:
-            want = "parameters" if "parameters" in wanted else "states"
-        found = self.objective.gradients(self.y, self.x, self._states, self.context, want=want)
+        if "parameters" not in chosen or len(chosen) == 1:
+            want = "parameters" if "parameters" in chosen else "states"
+        gradients = self.objective.gradients(self.y, self.x, self._states, self.context, want=want)
         result: dict[str, Sequence[Tensor]] = {}
-        for block in wanted:
+        for block in chosen:
             if block == "parameters":
-                result[block] = [found.parameters[name] for name in self.names]
+                result[block] = [gradients.parameters[name] for name in self.names]
             else:
-                result[block] = self._tensors(found.z, block)
+                result[block] = self._tensors(gradients.z, block)
         return Point(result)
 
     @torch.no_grad()
@@ -144,8 +144,8 @@ class TrainingProblem(Problem):
             if block == "parameters":
                 values = dict(zip(self.names, point[block], strict=True))
                 step = steps[block]
-                own = dict(zip(self.names, step, strict=True)) if isinstance(step, tuple) else step
-                result[block] = list(self.objective.prox_parameters(values, own).values())
+                by_name = dict(zip(self.names, step, strict=True)) if isinstance(step, tuple) else step
+                result[block] = list(self.objective.prox_parameters(values, by_name).values())
             elif is_free_u(block):
                 result[block] = point[block]
             else:
@@ -173,12 +173,12 @@ class TrainingProblem(Problem):
             return None
         self._load(point)
         near = dict(zip(self.names, anchor[block], strict=True)) if anchor is not None and block in anchor else {}
-        found = minimise_parameters(
+        values = minimise_parameters(
             self.objective, self.y, self.x, self._states, tolerance, near, strength if near else 0.0
         )
-        if found is None:
+        if values is None:
             return None
-        return point.merge(Point({block: [found[name] for name in self.names]}))
+        return point.merge(Point({block: [values[name] for name in self.names]}))
 
     def smooth(self, block: str) -> bool:
         if block == "parameters":
@@ -193,10 +193,10 @@ class TrainingProblem(Problem):
 
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""
-        known = self._bounds.get(name)
-        if known is None or not same_tensors(known[0], key):
-            known = self._bounds[name] = (key, compute())
-        return known[1]
+        cached = self._bounds.get(name)
+        if cached is None or not same_tensors(cached[0], key):
+            cached = self._bounds[name] = (key, compute())
+        return cached[1]
 
     def _tensors(self, z: States, block: str) -> Sequence[Tensor]:
         states = z
@@ -212,11 +212,11 @@ class TrainingProblem(Problem):
         layers = [layer for buffer in tensors for layer in buffer]
         counts = [len(buffer) for buffer in tensors]
         sizes = [
-            each for size, count in zip(steps, counts, strict=True)
-            for each in (size if isinstance(size, Tensor) else [size] * count)
+            entry for size, count in zip(steps, counts, strict=True)
+            for entry in (size if isinstance(size, Tensor) else [size] * count)
         ]  # fmt: skip
-        found = iter(self.objective.prox_layers(rows, layers, sizes))
-        return [torch.stack([next(found) for _ in range(count)]) for count in counts]
+        moved = iter(self.objective.prox_layers(rows, layers, sizes))
+        return [torch.stack([next(moved) for _ in range(count)]) for count in counts]
 
     def _load(self, point: Point) -> None:
         """Put a point into the network and the states; blocks that are there already are left alone."""
@@ -225,8 +225,8 @@ class TrainingProblem(Problem):
             if block == "parameters":
                 self._parameters.load(tensors)
                 continue
-            known = self._loaded.get(block)
-            if known is not None and same_tensors(known, tensors):
+            loaded = self._loaded.get(block)
+            if loaded is not None and same_tensors(loaded, tensors):
                 continue
             _copy(tensors, self._tensors(self._states, block))
             self._loaded[block] = tensors

@@ -219,8 +219,8 @@ class Mesh:
         try:
             dist.monitored_barrier(self.watch, timedelta(seconds=ANSWER), wait_all_ranks=True)
         except RuntimeError as error:
-            found = re.search(r"Ranks ([0-9, ]+) failed", str(error))
-            return [int(rank) for rank in found[1].split(",")] if found else ([] if self.first else [0])
+            match = re.search(r"Ranks ([0-9, ]+) failed", str(error))
+            return [int(rank) for rank in match[1].split(",")] if match else ([] if self.first else [0])
         return []
 
 

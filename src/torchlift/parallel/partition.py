@@ -146,12 +146,12 @@ def _balanced(units: Sequence[Unit], processes: int) -> list[list[Unit]]:
         ends = range(start + 1, len(units) - groups + 2)
         return min((max(sum(u.cost for u in units[start:end]), best(end, groups - 1)[0]), end) for end in ends)
 
-    found, start = [], 0
+    parts, start = [], 0
     for groups in range(processes, 0, -1):
         end = best(start, groups)[1]
-        found.append(list(units[start:end]))
+        parts.append(list(units[start:end]))
         start = end
-    return found
+    return parts
 
 
 def cut_out(network: Chain, layers: LayerRange) -> Chain:

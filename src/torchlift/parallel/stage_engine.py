@@ -46,16 +46,16 @@ class _Dense:
     def vjp(self) -> list[tuple[int, Tensor]]:
         return [(self.column, self.cotangent @ self.run.weight.detach()[self.index])]
 
-    def collect(self, parameters: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    def collect(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         """Put the gradients of the layer's own parameters into their places."""
         run = self.run
         for name, like in ((run.weight_name, run.weight), (run.bias_name, run.bias)):
-            if like is not None and name in parameters and name not in found:
-                found[name] = torch.empty_like(like)  # every layer of the run fills its place
-        if run.weight_name in found:
-            torch.mm(self.cotangent.T, self.inputs, out=found[run.weight_name][self.index])
-        if run.bias is not None and run.bias_name in found:
-            torch.sum(self.cotangent, 0, out=found[run.bias_name][self.index])
+            if like is not None and name in parameters and name not in gradients:
+                gradients[name] = torch.empty_like(like)  # every layer of the run fills its place
+        if run.weight_name in gradients:
+            torch.mm(self.cotangent.T, self.inputs, out=gradients[run.weight_name][self.index])
+        if run.bias is not None and run.bias_name in gradients:
+            torch.sum(self.cotangent, 0, out=gradients[run.bias_name][self.index])
 
 
 _Row: TypeAlias = "_Taped | _Dense"
@@ -108,13 +108,6 @@ class StageEngine(Engine):
         return Evaluation(tuple(self._parts(form, layers, early | late)), output)
 
     @torch.no_grad()
-    def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
-        result = z.empty_like(y.dtype) if out is None else out
-        for part in self.evaluate(y, z, context).parts:
-            result[part.start].copy_(part.activation(part.v))
-        return result
-
-    @torch.no_grad()
     def inputs(self, y: Tensor, z: States, context: Context = None) -> list[Tensor]:
         """u_0, …, u_n of this stage."""
         flow = _Flow(self, self.network.operators(), y, [layer.to(y.dtype) for layer in z], context)
@@ -133,7 +126,7 @@ class StageEngine(Engine):
     ) -> Gradients:
         result = Gradients(z.gradient_like(y.dtype), {})
         parameters = {} if want == "states" else dict(self.trainable())
-        found: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
         with torch.enable_grad():
             form = self.network.operators()
             layers = [layer.detach().to(y.dtype).requires_grad_() for layer in z]
@@ -145,7 +138,7 @@ class StageEngine(Engine):
             early.append(self._output(flow, x, scale))
         if not alone:
             self._add_vjps(early, cotangents)
-        self._collect(early, parameters, found)
+        self._collect(early, parameters, gradients)
         with torch.enable_grad():
             flow.arrive()
         late = [self._row(flow, j, scale, result.z[j]) for j in self.waiting]
@@ -155,16 +148,16 @@ class StageEngine(Engine):
             self._add_vjps(late, cotangents)
         sent = None if alone or self.passes else self._send_cotangent(flow, cotangents)
         back = None if alone else self._receive_cotangent(flow)
-        self._collect(late, parameters, found)
+        self._collect(late, parameters, gradients)
         if back is not None:
             back[1].wait()
             _add(cotangents, form.depth, back[0])
         if self.passes and not alone:
             sent = self._send_cotangent(flow, cotangents)
         if not alone:
-            self._vjp_states(flow, cotangents, layers, parameters, found, result)
+            self._vjp_states(flow, cotangents, layers, parameters, gradients, result)
         result.parameters = {
-            name: found[name] if name in found else torch.zeros_like(p) for name, p in parameters.items()
+            name: gradients[name] if name in gradients else torch.zeros_like(p) for name, p in parameters.items()
         }
         if sent is not None:
             sent.wait()
@@ -187,9 +180,9 @@ class StageEngine(Engine):
     def _cotangent(self, flow: _Flow, j: int, v: Tensor, scale: float, slot: Tensor) -> Tensor:
         """∇_v of the penalty of row j; ∇_z goes to the slot."""
         weight, z = scale * self.setting.weights[j], flow.z[j].detach()
-        own, cotangent = self.setting.lifting.gradients(flow.form.activations[j], z, v, weight)
-        if own is not slot:
-            slot.copy_(own)
+        grad_z, cotangent = self.setting.lifting.gradients(flow.form.activations[j], z, v, weight)
+        if grad_z is not slot:
+            slot.copy_(grad_z)
         return cotangent
 
     def _output(self, flow: _Flow, x: Tensor, scale: float) -> _Row:
@@ -213,15 +206,15 @@ class StageEngine(Engine):
             for k, grad in row.vjp():
                 _add(cotangents, k, grad)
 
-    def _collect(self, rows: Sequence[_Row], parameters: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    def _collect(self, rows: Sequence[_Row], parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         """Gradients of the rows' own parameters; one product for all that are taped, which share their stacks."""
         if not parameters:
             return
         taped = [row for row in rows if isinstance(row, _Taped)]
-        add_vjp([row.value for row in taped], [row.cotangent for row in taped], parameters, found)
+        add_vjp([row.value for row in taped], [row.cotangent for row in taped], parameters, gradients)
         for row in rows:
             if isinstance(row, _Dense):
-                row.collect(parameters, found)
+                row.collect(parameters, gradients)
 
     def _vjp_states(
         self,
@@ -229,7 +222,7 @@ class StageEngine(Engine):
         cotangents: dict[int, Tensor],
         layers: Sequence[Tensor],
         parameters: dict[str, Tensor],
-        found: dict[str, Tensor],
+        gradients: dict[str, Tensor],
         result: Gradients,
     ) -> None:
         """Through u = M⁻¹V z, to z and to the parameters of V."""
@@ -246,7 +239,7 @@ class StageEngine(Engine):
             if name in slots:
                 result.z[int(name)].add_(grad)
             else:
-                found[name] = found[name] + grad if name in found else grad
+                gradients[name] = gradients[name] + grad if name in gradients else grad
 
     def _send_cotangent(self, flow: _Flow, cotangents: dict[int, Tensor]) -> Transfer | None:
         """Send the cotangent of u_0 to the process before."""
@@ -317,11 +310,11 @@ class _Flow:
 
 def _reached(form: UnifiedForm) -> set[int]:
     """The states that depend on u_0 for given z: u_0 itself, and those that skip connections lead to."""
-    found = {0}
+    reached = {0}
     for j in range(form.depth):
-        if any(k in found and k <= j for k, _ in form.M.rows[j]):
-            found.add(j + 1)
-    return found
+        if any(k in reached and k <= j for k, _ in form.M.rows[j]):
+            reached.add(j + 1)
+    return reached
 
 
 def _leaves(u: Sequence[Tensor], columns: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
@@ -333,9 +326,9 @@ def _leaves(u: Sequence[Tensor], columns: tuple[int, ...]) -> tuple[list[Tensor]
 
 
 def add_vjp(
-    values: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: dict[str, Tensor], found: dict[str, Tensor]
+    values: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: dict[str, Tensor], gradients: dict[str, Tensor]
 ) -> None:
-    """Add Σ Jᵀ cotangent to what was found for each leaf; nothing where no value depends on it."""
+    """Add Σ Jᵀ cotangent to what was gradients for each leaf; nothing where no value depends on it."""
     if not values or not leaves:
         return
     grads = torch.autograd.grad(
@@ -343,7 +336,7 @@ def add_vjp(
     )
     for name, grad in zip(leaves, grads, strict=True):
         if grad is not None:
-            found[name] = found[name] + grad if name in found else grad
+            gradients[name] = gradients[name] + grad if name in gradients else grad
 
 
 def _affine(run: DenseRun, row: int, inputs: Tensor, out: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def drawing(grid: Grid) -> Html:
     """The non-zero blocks at their (compressed) sizes, with their names."""
     widths, heights = _sizes(grid.columns), _sizes(grid.rows)
     unit = SIDE / max(widths[-1], heights[-1], 1e-9)
-    lefts, tops = [MARGIN + unit * each for each in widths], [TOP + unit * each for each in heights]
+    lefts, tops = [MARGIN + unit * start for start in widths], [TOP + unit * start for start in heights]
     parts = [
         tag("rect", x=MARGIN, y=TOP, width=_f(lefts[-1] - MARGIN), height=_f(tops[-1] - TOP), class_="empty"),
         *(_rule(lefts[0], top, lefts[-1], top) for top in tops),

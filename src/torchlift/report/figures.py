@@ -31,7 +31,7 @@ ABSENT = (136, 136, 136)
 def show(figure: Figure, range_: tuple[float, float] | None = None) -> Html:
     """The figure without its title and note.
 
-    Args:
+    Arguments:
         figure: of any kind.
         range_: values of the first and last colour of a heat map.
     """
@@ -64,7 +64,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 def curves(figure: Curves) -> Html:
     """An empty place that the script draws into, the data for it, and the same as tables."""
     colours = {
-        key: index for index, key in enumerate(dict.fromkeys(each.group or each.label for each in figure.series))
+        key: index for index, key in enumerate(dict.fromkeys(series.group or series.label for series in figure.series))
     }
     content = {
         "title": figure.title,
@@ -72,7 +72,7 @@ def curves(figure: Curves) -> Html:
         "y": figure.y_label,
         "xLog": figure.x_log,
         "yLog": figure.y_log,
-        "series": [_series(each, colours[each.group or each.label]) for each in figure.series],
+        "series": [_series(series, colours[series.group or series.label]) for series in figure.series],
     }
     without = tag("noscript", tag("p", "Without scripts the curves are not drawn; their values are in the table."))
     return tag("div", data(content), without, _curve_tables(figure), class_="curves")
@@ -100,13 +100,13 @@ def _kept(series: Series) -> list[int]:
     size = len(series.x)
     if size <= MOST_POINTS:
         return list(range(size))
-    found = {0, size - 1}
+    chosen = {0, size - 1}
     stretches = MOST_POINTS // 2
     for index in range(stretches):
         stretch = range(index * size // stretches, (index + 1) * size // stretches)
-        known = [k for k in stretch if _short(series.y[k]) is not None] or [stretch[0]]
-        found |= {min(known, key=lambda k: series.y[k] or 0.0), max(known, key=lambda k: series.y[k] or 0.0)}
-    return sorted(found)
+        finite = [k for k in stretch if _short(series.y[k]) is not None] or [stretch[0]]
+        chosen |= {min(finite, key=lambda k: series.y[k] or 0.0), max(finite, key=lambda k: series.y[k] or 0.0)}
+    return sorted(chosen)
 
 
 def _short(value: float | None) -> float | None:
@@ -117,13 +117,13 @@ def _short(value: float | None) -> float | None:
 def _curve_tables(figure: Curves) -> Html:
     """One table for all series over the same places."""
     grids: dict[tuple[float, ...], list[Series]] = {}
-    for each in figure.series:
-        grids.setdefault(tuple(each.x), []).append(each)
+    for series in figure.series:
+        grids.setdefault(tuple(series.x), []).append(series)
     tables = [
         _thinned(
-            [figure.x_label, *(each.label for each in group)],
+            [figure.x_label, *(series.label for series in group)],
             len(x),
-            lambda index, x=x, group=group: [x[index], *(each.y[index] for each in group)],
+            lambda index, x=x, group=group: [x[index], *(series.y[index] for series in group)],
             figure.title,
         )
         for x, group in grids.items()
@@ -173,14 +173,14 @@ def heat_map(figure: HeatMap, range_: tuple[float, float]) -> Html:
     )
     content = {
         "x": figure.x_label,
-        "columns": [_short(float(each)) for each in figure.x],
+        "columns": [_short(float(number)) for number in figure.x],
         "rows": list(figure.y),
-        "values": [[_short(each) for each in row] for row in values.tolist()],
+        "values": [[_short(number) for number in row] for row in values.tolist()],
     }
     columns = [figure.x_label, *figure.y]
 
     def row(index: int) -> list[float | None]:
-        return [figure.x[index], *(_short(each) for each in values[:, index].tolist())]
+        return [figure.x[index], *(_short(number) for number in values[:, index].tolist())]
 
     return tag(
         "div",
@@ -202,8 +202,8 @@ def _colours(values: torch.Tensor, low: float, high: float, log: bool) -> str:
     if log:
         values, low, high = values.clamp(min=0).log(), math.log(low), math.log(high)
     share = (values - low) / ((high - low) or 1.0)
-    known = torch.isfinite(share)
-    levels = torch.where(known, 1 + (share.nan_to_num() * 254).round().clamp(0, 254), 0)
+    finite = torch.isfinite(share)
+    levels = torch.where(finite, 1 + (share.nan_to_num() * 254).round().clamp(0, 254), 0)
     return png_uri(levels.to(torch.uint8), (ABSENT, *HEAT[1:]))
 
 

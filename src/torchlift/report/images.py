@@ -14,7 +14,7 @@ GREY = tuple((level, level, level) for level in range(256))
 
 def _between(anchors: Sequence[str], count: int) -> tuple[tuple[int, int, int], ...]:
     """Colours, linear between the given ones."""
-    colours = torch.tensor([[int(each[k : k + 2], 16) for k in (1, 3, 5)] for each in anchors], dtype=torch.float64)
+    colours = torch.tensor([[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in anchors], dtype=torch.float64)
     place = torch.linspace(0, len(anchors) - 1, count, dtype=torch.float64)
     left = place.floor().clamp(max=len(anchors) - 2).long()
     mixed = torch.lerp(colours[left], colours[left + 1], (place - left)[:, None])

@@ -27,7 +27,7 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
     Records of one name stand side by side in one section: their curves over
     each other, their tables next to each other.
 
-    Args:
+    Arguments:
         records: at least one.
         labels: what to call each run beside others of its name; "run 1", … by default.
     """
@@ -81,8 +81,8 @@ def _contents(parts: Sequence[Section]) -> Html:
 
 def _marks(part: Section) -> Html:
     """How many claims held, and how many did not, as small numbers."""
-    found = [claim.outcome for claim in _claims(part)]
-    counted = [(outcome, found.count(outcome)) for outcome in OUTCOMES if outcome in found]
+    outcomes = [claim.outcome for claim in _claims(part)]
+    counted = [(outcome, outcomes.count(outcome)) for outcome in OUTCOMES if outcome in outcomes]
     marks = [
         tag("span", f"{SIGNS[outcome]}\u202f{count}", title=f"{count} {outcome}", class_=f"mark {_class(outcome)}")
         for outcome, count in counted
@@ -178,7 +178,7 @@ def _claims_section(part: Section) -> Iterator[Html]:
     statements = list(dict.fromkeys((claim.statement, claim.source) for claim in _claims(part)))
     rows: list[Html] = []
     for statement, source in statements:
-        found = [
+        measurements = [
             (label, claim)
             for label, record in part.runs.items()
             for claim in record.claims
@@ -190,7 +190,7 @@ def _claims_section(part: Section) -> Iterator[Html]:
                 tag("p", tag("b", label, ": ") if part.several else None, claim.measured, class_="measured"),
                 data_outcome=claim.outcome,
             )
-            for label, claim in found
+            for label, claim in measurements
         ]  # fmt: skip
         by = tag("span", f" Claim of {'the paper' if source == 'paper' else source}.", class_="source")
         rows.append(tag("li", tag("p", statement, by, class_="statement"), *measured, class_="claim"))
@@ -212,7 +212,7 @@ def _figure(name: str, runs: Sequence[Labelled], level: int) -> Html:
         join([tag(f"h{level + 1}", label, class_="run") if label else None, show(figure, values)])
         for label, figure in runs
     ]
-    body = tag("div", *(tag("div", each) for each in shown), class_="beside") if len(shown) > 1 else shown[0]
+    body = tag("div", *(tag("div", figure) for figure in shown), class_="beside") if len(shown) > 1 else shown[0]
     notes = dict.fromkeys(figure.note for _, figure in runs if figure.note)
     return tag(
         "section",
@@ -252,7 +252,7 @@ def _repeat(part: Section, level: int) -> Html:
 
 def _settings(title: str, runs: Mapping[str, Mapping[str, Any]]) -> Html | None:
     """Settings as rows, runs as columns; rows in which runs differ are marked."""
-    columns = [dict(flat(each)) for each in runs.values()]
+    columns = [dict(flat(settings)) for settings in runs.values()]
     names = list(dict.fromkeys(name for column in columns for name in column))
     if not names:
         return None
@@ -271,11 +271,11 @@ def _settings(title: str, runs: Mapping[str, Mapping[str, Any]]) -> Html | None:
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Nested settings as (dotted name, text)."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from flat(each, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
-        for number, each in enumerate(value, 1):
-            yield from flat(each, f"{name} {number}")
+        for key, item in value.items():
+            yield from flat(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value, 1):
+            yield from flat(item, f"{name} {number}")
     elif isinstance(value, list | tuple):
         yield name, ", ".join(map(str, value)) or "none"
     else:

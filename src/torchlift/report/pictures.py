@@ -62,7 +62,8 @@ def _comparison(figure: Pictures) -> Html | None:
 
     def choice(words: str, options: Sequence[str], chosen: str, kind: str) -> Html:
         listed = [
-            tag("option", each, value=index, selected=each == chosen or None) for index, each in enumerate(options)
+            tag("option", option, value=index, selected=option == chosen or None)
+            for index, option in enumerate(options)
         ]
         return tag("label", tag("span", words), tag("select", *listed, class_=kind))
 

@@ -41,24 +41,24 @@ class Section:
 
     def figures(self) -> list[list[Labelled]]:
         """What to show, in order; figures of one name and kind stand together, merged where that can be."""
-        found: dict[tuple[str, str], list[Labelled]] = {}
+        groups: dict[tuple[str, str], list[Labelled]] = {}
         for label, record in self.runs.items():
             for figure in record.figures:
-                found.setdefault((figure.kind, figure.name), []).append((label, figure))
-        return [_together(each) if self.several else [("", each[0][1])] for each in found.values()]
+                groups.setdefault((figure.kind, figure.name), []).append((label, figure))
+        return [_together(group) if self.several else [("", group[0][1])] for group in groups.values()]
 
 
 def sections(records: Sequence[Record], labels: Sequence[str]) -> list[Section]:
     """Records of one name in one section, in the order of their first."""
-    found: dict[str, dict[str, Record]] = {}
+    sections: dict[str, dict[str, Record]] = {}
     for label, record in zip(labels, records, strict=True):
-        runs = found.setdefault(record.name, {})
+        runs = sections.setdefault(record.name, {})
         number = 2
         unique = label
         while unique in runs:
             unique, number = f"{label} ({number})", number + 1
         runs[unique] = record
-    return [Section(runs) for runs in found.values()]
+    return [Section(runs) for runs in sections.values()]
 
 
 def _together(runs: list[Labelled]) -> list[Labelled]:
@@ -77,38 +77,38 @@ def _curves(runs: list[Labelled]) -> Curves:
     first = runs[0][1]
     assert isinstance(first, Curves)
     series = [
-        replace(each, label=f"{label}: {each.label}", group=f"{label}: {each.group or each.label}")
+        replace(series, label=f"{label}: {series.label}", group=f"{label}: {series.group or series.label}")
         for label, figure in runs
         if isinstance(figure, Curves)
-        for each in figure.series
+        for series in figure.series
     ]
     return replace(first, series=series)
 
 
 def _same_size(figures: Sequence[Figure]) -> bool:
     """Whether these are pictures that can be laid over each other, row by row, with the same truth."""
-    found = [figure for figure in figures if isinstance(figure, Pictures)]
-    if len(found) < len(figures) or len({figure.truth for figure in found}) > 1:
+    pictures = [figure for figure in figures if isinstance(figure, Pictures)]
+    if len(pictures) < len(figures) or len({figure.truth for figure in pictures}) > 1:
         return False
-    if len({next(iter(figure.rows.values())).shape for figure in found}) > 1:
+    if len({next(iter(figure.rows.values())).shape for figure in pictures}) > 1:
         return False
-    truths = [figure.rows[figure.truth] for figure in found if figure.truth is not None]
+    truths = [figure.rows[figure.truth] for figure in pictures if figure.truth is not None]
     return all(torch.equal(truth, truths[0]) for truth in truths)
 
 
 def _pictures(runs: list[Labelled]) -> Pictures:
     """Rows that are the same in all runs once, the others with the name of their run."""
-    found = [(label, figure) for label, figure in runs if isinstance(figure, Pictures)]
-    first = found[0][1]
+    pictures = [(label, figure) for label, figure in runs if isinstance(figure, Pictures)]
+    first = pictures[0][1]
     rows: dict[str, Tensor] = {}
     captions: dict[str, Sequence[str]] = {}
-    for name in dict.fromkeys(name for _, figure in found for name in figure.rows):
-        having = [(label, figure) for label, figure in found if name in figure.rows]
-        shared = len(having) == len(found) and all(
+    for name in dict.fromkeys(name for _, figure in pictures for name in figure.rows):
+        with_row = [(label, figure) for label, figure in pictures if name in figure.rows]
+        shared = len(with_row) == len(pictures) and all(
             torch.equal(figure.rows[name], first.rows[name]) and figure.captions.get(name) == first.captions.get(name)
-            for _, figure in having
+            for _, figure in with_row
         )
-        for label, figure in having[:1] if shared or name == first.truth else having:
+        for label, figure in with_row[:1] if shared or name == first.truth else with_row:
             title = name if shared or name == first.truth else f"{label}: {name}"
             rows[title] = figure.rows[name]
             captions[title] = figure.captions.get(name, ())
@@ -131,7 +131,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
     if isinstance(a, Figure):
-        return type(a) is type(b) and all(same(getattr(a, each.name), getattr(b, each.name)) for each in fields(a))
+        return type(a) is type(b) and all(same(getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):

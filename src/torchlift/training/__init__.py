@@ -1,12 +1,12 @@
 """Training of networks: data in batches, phases, records and checkpoints."""
 
+from torchlift.core.progress import Progress
 from torchlift.training.gradient_step import BackPropagation, ContrastiveDescent, SweepDescent
 from torchlift.training.history import History, read_history
 from torchlift.training.lifted_step import LiftedDescent
 from torchlift.training.metrics import METRICS, Metric, evaluate
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
-from torchlift.training.progress import Progress
 from torchlift.training.result import Training, TrainingInterrupted
 from torchlift.training.step import Needs, TrainMethod, TrainStep, Work
 from torchlift.training.train import train

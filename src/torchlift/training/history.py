@@ -168,9 +168,9 @@ class History(Sequence[Row]):
 
     def _check_name(self, name: str) -> None:
         """Refuse what no row has, if there are rows."""
-        known = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
-        if name not in known and any(row["kind"] == "validation" for row in self._rows):
-            invalid_value("History column", f"one of {', '.join(known)}", repr(name), did_you_mean(name, known))
+        names = [*NUMBERS, *dict.fromkeys(metric for row in self._rows for metric in row["metrics"])]
+        if name not in names and any(row["kind"] == "validation" for row in self._rows):
+            invalid_value("History column", f"one of {', '.join(names)}", repr(name), did_you_mean(name, names))
 
 
 def read_history(path: str | Path) -> History:
@@ -243,14 +243,14 @@ def _value(row: Row, name: str) -> float | None:
 
 def _direction(metric: str | Metric, larger_is_better: bool | None) -> tuple[str, bool]:
     """The name of a metric, and whether large values of it are good."""
-    known = metric if isinstance(metric, Metric) else METRICS.get(metric)
+    registered = metric if isinstance(metric, Metric) else METRICS.get(metric)
     name = metric.name if isinstance(metric, Metric) else metric
     if larger_is_better is not None:
         return name, larger_is_better
-    if known is None and name not in _SMALLER:
+    if registered is None and name not in _SMALLER:
         hint = "Pass larger_is_better=True or False."
         invalid_value("History.best", f"one of {', '.join((*_SMALLER, *METRICS))}", repr(name), hint)
-    return name, known is not None and known.larger_is_better
+    return name, registered is not None and registered.larger_is_better
 
 
 def _text(value: object) -> str:

@@ -154,8 +154,8 @@ class LiftedStep(TrainStep):
     def load_state_dict(self, state: StateDict) -> None:
         saved, numbers = state
         if self.mesh.size == 1:
-            own = {name: tensor for name, tensor in saved.items() if not name.startswith(_PROBLEM)}
-            self.state = state_from_parts(self.state, own, numbers)
+            tensors = {name: tensor for name, tensor in saved.items() if not name.startswith(_PROBLEM)}
+            self.state = state_from_parts(self.state, tensors, numbers)
             if isinstance(self.problem, TrainingBatches):
                 cached = {name.removeprefix(_PROBLEM): t for name, t in saved.items() if name.startswith(_PROBLEM)}
                 self.problem.load_state_dict(cached)

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
@@ -38,7 +39,6 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
-from torchlift.training.progress import Progress
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
@@ -136,10 +136,8 @@ def train(
     for phase, source in planned:
         phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
     measures = _metrics(network, metrics, loss, held_out or batches[0])
-    settings = Settings(
-        loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
-        options.tolerance, options.checkpoint_every, seed, callback if mesh.first else None,
-    )  # fmt: skip
+    reporter = callback if mesh.first else None
+    settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
         hint = "Give validation=(inputs, targets), or a tolerance."
         invalid_value("train patience", "validation data to watch", "none", hint)

@@ -19,10 +19,10 @@ def test_json_has_all_ways_and_devices(capsys: pytest.CaptureFixture[str]) -> No
     assert record["devices"] == [1, 2, 4, 6]
     assert record["machine"]["flops"] == 1e12
     assert record["work"] == {"layers": 12, "width": 64, "batch": 32, "number": 4}
-    assert {way: len(found) for way, found in record["ways"].items()} == {
+    assert {way: len(found) for way, found in record["methods"].items()} == {
         "lifting": 4, "data-parallel": 4, "pipelined": 4,
     }  # fmt: skip
-    assert all(each["efficiency"] > 0 for found in record["ways"].values() for each in found)
+    assert all(each["efficiency"] > 0 for found in record["methods"].values() for each in found)
     assert "one more layer per step" in record["note"]
 
 

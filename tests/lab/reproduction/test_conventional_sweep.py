@@ -6,17 +6,20 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchlift.lab.reproduction import Work
-from torchlift.lab.reproduction.conventional_sweep import RATES, THRESHOLDS, ConventionalSweep, Key, Outcome, claims
+from torchlift.lab.reproduction.conventional_sweep import RATES, THRESHOLDS, ConventionalSweep, Key, claims
 from torchlift.lab.reproduction.recognition import SPLITS
+from torchlift.lab.reproduction.restoration import Outcome
 from torchlift.lab.trajectory import Trajectory
 from torchlift.report.records import Pictures, Table
 
 
 def outcome(error: float, *, recognised: bool, silent: bool = False) -> Outcome:
     rows = [{"step": 100, "seconds": 1.0, "training error": error, "training psnr": 20.0, "validation psnr": 19.0}]
-    return Outcome(Trajectory(rows), dict.fromkeys(SPLITS, 0.9 if recognised else 0.1), recognised, silent)
+    accuracy = dict.fromkeys(SPLITS, 0.9 if recognised else 0.1)
+    return Outcome(Trajectory(rows), torch.zeros(1), accuracy, dict.fromkeys(SPLITS, recognised), silent)
 
 
 def good() -> dict[Key, Outcome]:

@@ -22,11 +22,10 @@ from torchlift.lab.reproduction.inverse_problems import (
     Denoising,
     Inpainting,
     Key,
-    Outcome,
     claims,
 )
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
-from torchlift.lab.reproduction.restoration import conventional, lifted_bregman, recommended, silent
+from torchlift.lab.reproduction.restoration import Outcome, conventional, lifted_bregman, recommended, silent
 from torchlift.lab.trajectory import Trajectory, follow, series
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP

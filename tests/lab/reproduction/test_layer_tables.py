@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from torchlift.lab.benchmarks.layers import Evaluations
 from torchlift.lab.reproduction import Work
 from torchlift.lab.reproduction.layer_tables import (
-    Both,
     TableBackward,
     TableForward,
     agreement,
@@ -42,7 +42,7 @@ def test_a_tiny_run_measures_every_cell(experiment: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_all_ways_to_the_gradients_agree(layers: int) -> None:
-    both = Both(6, 5, layers, seed=1)
+    both = Evaluations(6, 5, layers, seed=1)
     found = both.objective.gradients(both.y, both.x, both.z)
     states, W, K, b, d = both.autograd()
     looped = both.loop.autograd()
@@ -57,7 +57,7 @@ def test_all_ways_to_the_gradients_agree(layers: int) -> None:
 
 
 def test_a_wrong_gradient_is_seen() -> None:
-    both = Both(6, 5, 3, seed=1)
+    both = Evaluations(6, 5, 3, seed=1)
     both.loop.W[1] = both.loop.W[1] + 1e-3
     assert both.forward_difference() > 100
     assert both.backward_difference() > 100

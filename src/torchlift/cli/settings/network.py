@@ -83,9 +83,9 @@ class Site:
 
 def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) -> Network:
     """The network that the settings describe, for these data, with weights of a seed."""
-    own = ":" in settings.kind
-    kind = "own" if own else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
-    used = () if own else _settings_of(kind)
+    by_path = ":" in settings.kind
+    kind = "own" if by_path else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
+    used = () if by_path else _settings_of(kind)
     blank = type(settings)()
     for name in (field.name for field in fields(settings)):
         if name not in ("kind", "dtype", *used) and getattr(settings, name) != getattr(blank, name):
@@ -95,7 +95,7 @@ def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) ->
     site, values = Site(samples, settings.dtype), {name: getattr(settings, name) for name in used}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _own(settings.kind, samples) if own else _built(kind, site, values)
+        network = _own(settings.kind, samples) if by_path else _built(kind, site, values)
     return network.to(site.torch_dtype)
 
 

@@ -102,14 +102,14 @@ def trained(
 
     An interrupted training goes on from its last checkpoint, with the same result.
 
-    Args:
+    Arguments:
         folder: by default the recipe's own in the cache folder.
     """
     recipe = recipe or Recipe()
     folder = folder or recipe.folder
-    wanted = sorted((check_positive("autoencoder level", level) for level in levels), reverse=True)
-    if any(not (folder / f"{level:g}" / "training").exists() for level in wanted):
-        train(tuple(wanted), recipe, folder, report)
+    descending = sorted((check_positive("autoencoder level", level) for level in levels), reverse=True)
+    if any(not (folder / f"{level:g}" / "training").exists() for level in descending):
+        train(tuple(descending), recipe, folder, report)
     return [load(folder / f"{level:g}", level) for level in levels]
 
 
@@ -129,7 +129,7 @@ def train(
 ) -> None:
     """One run of Adam that passes the levels, largest first, and saves the model at each.
 
-    Args:
+    Arguments:
         every: seconds between checkpoints, which are made at the end of an epoch.
     """
     left = deque(levels)
@@ -165,7 +165,7 @@ def train(
 class Run:
     """A training in progress.
 
-    Args:
+    Arguments:
         recipe: how.
     """
 

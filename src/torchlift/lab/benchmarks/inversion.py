@@ -111,9 +111,9 @@ def contestants(scale: Scale) -> list[Contestant]:
     return [
         Contestant("Adam", {"adam": scale.adam_steps}),
         Contestant("nested PDHG", {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}),
-        Contestant("sweep", {"max_steps": scale.sweeps}),
+        Contestant("sweep", {"algorithm": "sweep", "max_steps": scale.sweeps}),
         Contestant("Adam from decoder", {"adam": fair}, warm=True),
-        Contestant("sweep from decoder", {"max_steps": scale.warm_sweeps}, warm=True),
+        Contestant("sweep from decoder", {"algorithm": "sweep", "max_steps": scale.warm_sweeps}, warm=True),
     ]
 
 
@@ -354,7 +354,7 @@ def other(name: str, case: Other, scale: Scale, say: Report) -> list[dict[str, A
         return Sample(case.network, y, x, None, noise)
 
     field = [each for each in contestants(scale) if not each.warm]
-    longer = {"max_steps": scale.long_sweeps, "on_infeasible": "project"}
+    longer = {"algorithm": "sweep", "max_steps": scale.long_sweeps, "on_infeasible": "project"}
     field[1:] = [replace(each, options={**each.options, "on_infeasible": "project"}) for each in field[1:]]
     field.append(Contestant("sweep, longer", longer))
     field.insert(1, replace(field[0], name="Adam from grey", grey=True))
@@ -372,11 +372,11 @@ def growth(model: Autoencoder, images: Tensor, scale: Scale, say: Report) -> lis
         say(f"{count} images in one call")
         sample = codes(model, images[:count], NOISE, scale.seed)
         begin = time.process_time()
-        invert(sample.network, sample.y, PRIOR, max_steps=scale.sweeps, tolerance=0.0)
+        invert(sample.network, sample.y, PRIOR, algorithm="sweep", max_steps=scale.sweeps, tolerance=0.0)
         seconds = time.process_time() - begin
         together = min(count, 128)
         with PeakMemory() as memory:
-            invert(sample.network, sample.y[:together], PRIOR, max_steps=3)
+            invert(sample.network, sample.y[:together], PRIOR, algorithm="sweep", max_steps=3)
         rows.append(
             {
                 "images": count,

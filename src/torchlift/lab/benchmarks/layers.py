@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -25,41 +24,13 @@ THRESHOLD, MU = 0.2, 0.5
 LARGEST = 2e11
 
 
-@dataclass(frozen=True)
-class Row:
-    """One depth at one width and batch size; times in milliseconds, ratios against the vectorised way."""
+Row = dict[str, float]
+"""One depth at one width and batch size; times in milliseconds, ratios against the vectorised evaluation.
 
-    width: int
-    batch: int
-    layers: int
-    forward: float
-    forward_loop: float
-    gradients: float
-    gradients_loop: float
-    gradients_autograd: float
-    matmul_fraction: float
-    """Achieved operations per second of the gradients, as a fraction of `torch.mm` on the same shape."""
-    memory_buffers: float
-    """Peak extra memory of one gradient evaluation, in state buffers (layers × batch × width numbers)."""
-    difference_ulp: float
-    """Largest difference of vectorised and looped forward values, in units in the last place of the largest."""
-
-    @property
-    def forward_ratio(self) -> float:
-        return self.forward_loop / self.forward
-
-    @property
-    def loop_ratio(self) -> float:
-        return self.gradients_loop / self.gradients
-
-    @property
-    def autograd_ratio(self) -> float:
-        return self.gradients_autograd / self.gradients
-
-    def record(self) -> dict[str, float]:
-        """All numbers, ratios included, for JSON."""
-        ratios = {name: getattr(self, name) for name in ("forward_ratio", "loop_ratio", "autograd_ratio")}
-        return asdict(self) | ratios
+"matmul_fraction": operations per second of the gradients as a fraction of `torch.mm` on the same shape.
+"memory_buffers": peak extra memory of one gradient evaluation, in state buffers (layers × batch × width numbers).
+"difference_ulp": largest difference of vectorised and looped forward values, in units in the last place.
+"""
 
 
 def rows(
@@ -79,39 +50,92 @@ def rows(
 
 def measure(width: int, batch: int, layers: int, *, seconds: float, repeats: int, seed: int = 0) -> Row:
     """One row: the vectorised engine, a plain loop, and a loop differentiated by autograd, in turn."""
-    generator = torch.Generator().manual_seed(seed)
-    activation = SoftThreshold(THRESHOLD)
-    network = MLP([width] * (layers + 2), activation, generator=generator)
-    objective = Objective(network, Bregman(MU))
-    y, x = (torch.randn(batch, width, generator=generator) for _ in range(2))
-    z = objective.initialise(y, "input")
-    found = objective.gradients(y, x, z)
-    values = objective.activations(y, z)
-    loop = Loop(network, y, x, [layer.clone() for layer in z])
-    matrix, inputs = torch.randn(width, width, generator=generator), y
+    evaluations = Evaluations(width, batch, layers, seed)
+    forward, backward = evaluations.forward(), evaluations.backward()
+    matrix = torch.randn(width, width, generator=torch.Generator().manual_seed(seed))
     times = interleaved(
         {
-            "forward": lambda: objective.activations(y, z, out=values),
-            "forward_loop": loop.forward,
-            "gradients": lambda: objective.gradients(y, x, z, out=found),
-            "gradients_loop": loop.gradients,
-            "gradients_autograd": loop.autograd,
-            "matmul": lambda: torch.mm(inputs, matrix),
+            "forward": forward["vectorised"],
+            "forward_loop": forward["sequential"],
+            "gradients": backward["vectorised"],
+            "gradients_loop": backward["sequential"],
+            "gradients_autograd": backward["sequential, autograd"],
+            "matmul": lambda: torch.mm(evaluations.y, matrix),
         },
         repeats=repeats,
         seconds=seconds,
     )
     one_product = times.pop("matmul")
     products = 3 * layers - 1 + 3  # forward, adjoint and weight gradient of each layer; no adjoint for y; K
-    return Row(
-        width=width,
-        batch=batch,
-        layers=layers,
-        matmul_fraction=products * one_product / times["gradients"],
-        memory_buffers=_memory(objective, y, x, layers * batch * width * 4),
-        difference_ulp=_ulp(list(values), loop.forward()),
+    return {
+        "width": width,
+        "batch": batch,
+        "layers": layers,
         **{name: 1e3 * value for name, value in times.items()},
-    )
+        "forward_ratio": times["forward_loop"] / times["forward"],
+        "loop_ratio": times["gradients_loop"] / times["gradients"],
+        "autograd_ratio": times["gradients_autograd"] / times["gradients"],
+        "matmul_fraction": products * one_product / times["gradients"],
+        "memory_buffers": _memory(evaluations.objective, evaluations.y, evaluations.x, layers * batch * width * 4),
+        "difference_ulp": evaluations.forward_difference(),
+    }
+
+
+class Evaluations:
+    """One network, evaluated by every method at the same lifted variables."""
+
+    def __init__(self, width: int, batch: int, layers: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
+        self.y, self.x = (torch.randn(batch, width, generator=generator) for _ in range(2))
+        self.objective = Objective(network, Bregman(MU))
+        # Different in every layer: with equal ones a mistake in the order of layers would stay unseen.
+        self.z = self.objective.initialise(self.y, "random", generator=generator)
+        self.loop = Loop(network, self.y, self.x, [layer.clone() for layer in self.z])
+        W, b = self._detached("W"), self._detached("b")
+        self.W, self.b = torch.stack(W[:-1]).requires_grad_(), torch.stack(b[:-1]).requires_grad_()
+        self.K, self.d = W[-1].requires_grad_(), b[-1].requires_grad_()
+        self.stack = torch.stack([layer.detach() for layer in self.z]).requires_grad_()
+
+    def forward(self) -> dict[str, Callable[[], object]]:
+        out = self.objective.activations(self.y, self.z)
+        return {
+            "vectorised": lambda: self.objective.activations(self.y, self.z, out=out),
+            "sequential": self.loop.forward,
+        }
+
+    def backward(self) -> dict[str, Callable[[], object]]:
+        out = self.objective.gradients(self.y, self.x, self.z)
+        return {
+            "vectorised": lambda: self.objective.gradients(self.y, self.x, self.z, out=out),
+            "sequential": self.loop.gradients,
+            "vectorised, autograd": self.autograd,
+            "sequential, autograd": self.loop.autograd,
+        }
+
+    def autograd(self) -> tuple[Tensor, ...]:
+        """The objective with all layers in one product, differentiated by autograd: what the paper times."""
+        inputs = torch.cat([self.y[None], self.stack[:-1]])
+        v = torch.baddbmm(self.b[:, None], inputs, self.W.transpose(1, 2))
+        z = self.stack
+        total = MU * (0.5 * (z * z).sum() + self.loop.activation.conjugate(v).sum() - (z * v).sum())
+        output = linear(z[-1], self.K, self.d)
+        total = (total + 0.5 * (output - self.x).square().sum()) / len(self.y)
+        return torch.autograd.grad(total, [self.stack, self.W, self.K, self.b, self.d])
+
+    def forward_difference(self) -> float:
+        return _ulp(list(self.objective.activations(self.y, self.z)), self.loop.forward())
+
+    def backward_difference(self) -> float:
+        """Of the gradients in all lifted variables and weights, by the closed formulas."""
+        gradients = self.objective.gradients(self.y, self.x, self.z)
+        count, looped = len(self.z), self.loop.gradients()
+        weights = torch.stack(looped[count : 2 * count])
+        stacked = gradients.parameters["hidden.0.linear.weight"]
+        return max(_ulp(list(gradients.z), looped[:count]), _ulp([stacked], [weights]))
+
+    def _detached(self, name: str) -> list[Tensor]:
+        return [tensor.detach().clone() for tensor in getattr(self.loop, name)]
 
 
 class Loop:
@@ -137,13 +161,13 @@ class Loop:
         """The closed formulas, without a tape."""
         scale = 1 / len(self.y)
         states = [self.y, *self.z]
-        residuals, own = [], []
+        residuals, gaps = [], []
         for u, z, W, b in zip(states, self.z, self.W, self.b, strict=False):
             v = linear(u, W, b)
             residuals.append((self.activation(v) - z) * (MU * scale))
-            own.append((z - v) * (MU * scale))
+            gaps.append((z - v) * (MU * scale))
         residuals.append((linear(states[-1], self.W[-1], self.b[-1]) - self.x) * scale)
-        grad_z = [g + r @ W for g, r, W in zip(own, residuals[1:], self.W[1:], strict=True)]
+        grad_z = [g + r @ W for g, r, W in zip(gaps, residuals[1:], self.W[1:], strict=True)]
         grad_W = [r.T @ u for r, u in zip(residuals, states, strict=True)]
         return [*grad_z, *grad_W, *(r.sum(0) for r in residuals)]
 
@@ -164,9 +188,9 @@ def _memory(objective: Objective, y: Tensor, x: Tensor, buffer: int) -> float:
     with PeakMemory() as memory:
         z = objective.initialise(y, "input")
         parameters = {name: torch.empty_like(p) for name, p in objective.engine.trainable().items()}
-        found = objective.gradients(y, x, z, out=Gradients(z.gradient_like(), parameters))
-    own = sum(grad.numel() * grad.element_size() for grad in found.parameters.values())
-    return (memory.peak - own) / buffer
+        gradients = objective.gradients(y, x, z, out=Gradients(z.gradient_like(), parameters))
+    of_parameters = sum(grad.numel() * grad.element_size() for grad in gradients.parameters.values())
+    return (memory.peak - of_parameters) / buffer
 
 
 def _ulp(ours: list[Tensor], theirs: list[Tensor]) -> float:

@@ -15,26 +15,26 @@ from torch.utils._pytree import tree_leaves
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]], *, repeats: int = 7, seconds: float = 1.0
+    methods: Mapping[str, Callable[[], object]], *, repeats: int = 7, seconds: float = 1.0
 ) -> dict[str, float]:
-    """Median seconds per call of each contestant, all measured in turn so that noise hits them alike.
+    """Median seconds per call of each method, all measured in turn so that noise hits them alike.
 
     A turn is one call to warm the caches and then a burst of calls, ten
     milliseconds of them if they are short, so that everyone is measured as in
     a training loop that calls nothing else.
 
-    Args:
-        contestants: what to call, by name.
+    Arguments:
+        methods: what to call, by name.
         repeats: least number of rounds.
         seconds: go on with more rounds (at most 200) while this time lasts.
     """
-    bursts = {name: _burst(call) for name, call in contestants.items()}
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    bursts = {name: _burst(call) for name, call in methods.items()}
+    times: dict[str, list[float]] = {name: [] for name in methods}
     begin = time.perf_counter()
     rounds = 0
     while rounds < repeats or (rounds < 200 and time.perf_counter() - begin < seconds):
         rounds += 1
-        for name, call in contestants.items():
+        for name, call in methods.items():
             call()
             times[name].append(_seconds(call, bursts[name]))
     return {name: median(values) for name, values in times.items()}

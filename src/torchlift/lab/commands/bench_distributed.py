@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
 
@@ -55,10 +55,7 @@ class BenchDistributed(Command):
         row, processes = record["rows"][0], record["effort"]["processes"]
         size = row["size"]
         console.print(f"{size['layers']} × {size['width']}, batch {size['batch']}, {processes} processes of one thread")
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("step", no_wrap=True)
-        for heading in ("ms", "× one process", "of the ceiling", "model ms", "MB sent", "MB summed"):
-            table.add_column(heading, justify="right")
+        table = columns(["step"], ["ms", "× one process", "of the ceiling", "model ms", "MB sent", "MB summed"])
         for name, seconds in row["seconds"].items():
             table.add_row(name, f"{1e3 * seconds:.4g}", *_cells(row, name))
         console.print(table)
@@ -71,9 +68,9 @@ class BenchDistributed(Command):
             "These are steps, not trainings: those of lifting and back-propagation do not bring training equally far."
         )
         worst = max(
-            (abs(predicted / each["seconds"][name] - 1), name, each["size"])
-            for each in record["rows"]
-            for name, predicted in each["predicted"].items()
+            (abs(predicted / measured["seconds"][name] - 1), name, measured["size"])
+            for measured in record["rows"]
+            for name, predicted in measured["predicted"].items()
         )
         where = "x".join(str(number) for number in worst[2].values())
         console.print(f"The cost model is off by {worst[0]:.0%} at most ({worst[1]}, {where}).")
@@ -92,5 +89,5 @@ def _cells(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _as_expected(record: Record) -> bool:
-    volumes = (each for row in record["rows"] for each in row["volume"].values())
-    return all(each["counted"] == each["formula"] for each in volumes)
+    volumes = (volume for row in record["rows"] for volume in row["volume"].values())
+    return all(volume["counted"] == volume["formula"] for volume in volumes)

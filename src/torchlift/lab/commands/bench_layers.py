@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import layers
@@ -45,17 +45,13 @@ class BenchLayers(Command):
         rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds))
         total = len(sizes) * len(self.depths)
         shown = track(rows, "measuring", total=total, console=Console(stderr=True), disable=self.json, transient=True)
-        return {"threads": torch.get_num_threads(), "rows": [row.record() for row in shown]}
+        return {"threads": torch.get_num_threads(), "rows": list(shown)}
 
     def show(self, record: Record, console: Console) -> None:
-        for caption, columns in _TABLES.items():
-            table = Table(
-                title=f"{caption}, {record['threads']} threads", title_justify="left", box=None, padding=(0, 1)
-            )
-            for heading in columns:
-                table.add_column(heading, justify="right", no_wrap=True)
+        for caption, keys in _TABLES.items():
+            table = columns([], list(keys), title=f"{caption}, {record['threads']} threads")
             for row in record["rows"]:
-                table.add_row(*(_text(heading, row[key]) for heading, key in columns.items()))
+                table.add_row(*(_text(heading, row[key]) for heading, key in keys.items()))
             console.print(table)
             console.print()
         for line in _LEGEND:

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import solvers
@@ -45,11 +45,11 @@ class BenchSolvers(Command):
     def collect(self) -> Record:
         names = [name for name in solvers.methods() if not self.only or name in self.only]
         with Console(stderr=True).status("starting") as status:
-            found = solvers.race(
+            trajectories = solvers.race(
                 names, self.images, self.layers, self.seconds, self.seed,
                 lambda name: status.update(f"{name}: {self.seconds:g} s"),
             )  # fmt: skip
-        levels = solvers.targets(found)
+        levels = solvers.targets(trajectories)
         return {
             "images": self.images,
             "layers": self.layers,
@@ -64,19 +64,17 @@ class BenchSolvers(Command):
                     "values": trajectory.column("objective"),
                     "psnr": trajectory.column("training psnr"),
                 }
-                for name, trajectory in found.items()
+                for name, trajectory in trajectories.items()
             ],
             "reached": {
                 name: {str(level): solvers.reached(trajectory, target) for level, target in levels.items()}
-                for name, trajectory in found.items()
+                for name, trajectory in trajectories.items()
             },
         }
 
     def show(self, record: Record, console: Console) -> None:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("solver")
-        for heading in ("steps", "objective", "PSNR (dB)", *(f"{level:.0%} after" for level in solvers.LEVELS)):
-            table.add_column(heading, justify="right")
+        levels = [f"{level:.0%} after" for level in solvers.LEVELS]
+        table = columns(["solver"], ["steps", "objective", "PSNR (dB)", *levels])
         for run in record["runs"]:
             cells = [_reached(record["reached"][run["name"]][str(level)]) for level in solvers.LEVELS]
             table.add_row(

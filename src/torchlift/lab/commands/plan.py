@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.planning import Forecast, Machine, Work, curves
@@ -67,28 +67,25 @@ class Plan(Command):
         if self.memory is not None:
             check_positive("plan memory", self.memory)
         counts = _powers(check_size("plan devices", self.devices))
-        found = curves(work, machine, counts, memory=self.memory)
+        forecasts_by_method = curves(work, machine, counts, memory=self.memory)
         if self.figure is not None:
-            self._draw(work, counts, found)
-        ways = {
-            way: [None if each is None else each.record() for each in forecasts] for way, forecasts in found.items()
+            self._draw(work, counts, forecasts_by_method)
+        methods = {
+            method: [None if forecast is None else forecast.record() for forecast in forecasts]
+            for method, forecasts in forecasts_by_method.items()
         }
-        return {"work": vars(work), "machine": machine.record(), "devices": counts, "ways": ways, "note": _SAYING}
+        return {"work": vars(work), "machine": machine.record(), "devices": counts, "methods": methods, "note": _SAYING}
 
     def show(self, record: Record, console: Console) -> None:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("devices", justify="right")
-        table.add_column("way")
-        for heading in ("step", "work", "links", "idle", "memory", "efficiency"):
-            table.add_column(heading, justify="right")
-        table.add_column("mesh")
+        right = ["step", "work", "links", "idle", "memory", "efficiency"]
+        table = columns(["devices", "method"], right, "mesh")
         for index, count in enumerate(record["devices"]):
-            for row, (way, forecasts) in enumerate(record["ways"].items()):
-                table.add_row(str(count) if row == 0 else "", way, *_cells(forecasts[index]))
+            for row, (method, forecasts) in enumerate(record["methods"].items()):
+                table.add_row(str(count) if row == 0 else "", method, *_cells(forecasts[index]))
         console.print(table)
         console.print(f"\n{record['note']}")
 
-    def _draw(self, work: Work, counts: list[int], found: dict[str, list[Forecast | None]]) -> None:
+    def _draw(self, work: Work, counts: list[int], forecasts_by_method: dict[str, list[Forecast | None]]) -> None:
         assert self.figure is not None  # the caller knows
         if find_spec("matplotlib") is None:
             invalid_value("plan figure", "matplotlib", "none", "Install it by pip install 'torchlift[plot]'.")
@@ -96,12 +93,12 @@ class Plan(Command):
             invalid_value("plan figure", "a file ending in .png, .svg or .pdf", repr(self.figure.name))
         from torchlift.report import plot
 
-        ways = {
-            way: [None if each is None else (each.seconds, each.efficiency) for each in forecasts]
-            for way, forecasts in found.items()
+        methods = {
+            method: [None if forecast is None else (forecast.seconds, forecast.efficiency) for forecast in forecasts]
+            for method, forecasts in forecasts_by_method.items()
         }
         title = f"{work.layers} layers of {work.width} units, batch {work.batch}"
-        plot.devices(title, counts, ways).savefig(self.figure, dpi=120)
+        plot.devices(title, counts, methods).savefig(self.figure, dpi=120)
 
 
 def _powers(devices: int) -> list[int]:

@@ -15,9 +15,9 @@ import torch
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns, facts
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
 from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Scale, reproduce
@@ -104,11 +104,11 @@ class Reproduce(Command):
             raise DataError(message(f"--resume in {self.out}", f"an earlier run of {names}", "none", hint))
 
     def _run(self, experiments: list[Experiment]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         with _progress(quiet=self.json) as progress:
             for experiment in experiments:
                 try:
-                    found.append(self._one(experiment, progress))
+                    results.append(self._one(experiment, progress))
                 except KeyboardInterrupt:
                     print(f"To go on: {self._resume_command()}", file=sys.stderr)
                     raise
@@ -119,8 +119,8 @@ class Reproduce(Command):
                         traceback.print_exc()
                     reason = " ".join(str(error).split()) or "no message"
                     said = reason if isinstance(error, TorchliftError) else f"{type(error).__name__}: {reason}"
-                    found.append({"name": experiment.name, "title": experiment.title, "failure": said})
-        return found
+                    results.append({"name": experiment.name, "title": experiment.title, "failure": said})
+        return results
 
     def _one(self, experiment: Experiment, progress: Progress) -> dict[str, Any]:
         bar = progress.add_task(experiment.name, total=None, part="")
@@ -157,14 +157,14 @@ class Reproduce(Command):
 
 def _find(names: tuple[str, ...]) -> list[Experiment]:
     """The experiments of these names, each once."""
-    known = f"{LIST}, {ALL}, or some of {', '.join(EXPERIMENTS)}"
+    expected = f"{LIST}, {ALL}, or some of {', '.join(EXPERIMENTS)}"
     if not names:
-        raise InvalidValueError(message("reproduce", known, "nothing", "Try 'torchlift reproduce list'."))
+        raise InvalidValueError(message("reproduce", expected, "nothing", "Try 'torchlift reproduce list'."))
     for name in names:
         if name not in EXPERIMENTS and name != ALL:
             hint = did_you_mean(name, [LIST, ALL, *EXPERIMENTS], "Try 'torchlift reproduce list'.")
             hint = "It stands alone." if name == LIST else hint
-            raise InvalidValueError(message("reproduce", known, repr(name), hint))
+            raise InvalidValueError(message("reproduce", expected, repr(name), hint))
     chosen = EXPERIMENTS if ALL in names else dict.fromkeys(names)
     return [EXPERIMENTS[name] for name in chosen]
 
@@ -185,19 +185,14 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
 
 
 def _show_list(record: Record, console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table = facts()
     for experiment in record["experiments"]:
         table.add_row(experiment["name"], experiment["about"])
     console.print(table)
 
 
 def _show_claims(experiments: list[dict[str, Any]], console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("experiment", no_wrap=True)
-    for heading in (*OUTCOMES, "minutes"):
-        table.add_column(heading, justify="right")
+    table = columns(["experiment"], [*OUTCOMES, "minutes"])
     for experiment in experiments:
         if experiment["failure"] is not None:
             table.add_row(experiment["name"], *["–"] * len(OUTCOMES), "failed")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import DataError, TorchliftError, invalid_value, message
 from torchlift.lab.soak import soak
@@ -51,8 +52,8 @@ class Soak(Command):
 
     def _soak(self, folder: Path) -> Record:
         with Console(stderr=True).status("starting") as status:
-            found = soak.soak(folder, 60 * self.minutes, self.seed, status.update)
-        return {"minutes": self.minutes, "seed": self.seed, **found, "environment": environment()}
+            result = soak.soak(folder, 60 * self.minutes, self.seed, status.update)
+        return {"minutes": self.minutes, "seed": self.seed, **result, "environment": environment()}
 
     def show(self, record: Record, console: Console) -> None:
         console.print(_disturbances(record["disturbances"]))
@@ -74,17 +75,13 @@ class Soak(Command):
 
 
 def _disturbances(events: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("disturbance", no_wrap=True)
-    table.add_column("by")
-    for heading in ("times", "starting", "training", "as expected"):
-        table.add_column(heading, justify="right")
+    table = columns(["disturbance", "by"], ["times", "starting", "training", "as expected"])
     for kind in KINDS:
         chosen = [event for event in events if event["kind"] == kind]
         training = sum(event["training"] for event in chosen)
-        ways = dict.fromkeys(event["how"].partition(" after ")[0] for event in chosen)
+        signals = dict.fromkeys(event["how"].partition(" after ")[0] for event in chosen)
         table.add_row(
-            kind, ", ".join(ways), str(len(chosen)), str(len(chosen) - training), str(training),
+            kind, ", ".join(signals), str(len(chosen)), str(len(chosen) - training), str(training),
             str(sum(event["expected"] for event in chosen)),
         )  # fmt: skip
     return table

@@ -4,7 +4,18 @@ from torchlift.lab.planning.back_propagation import data_parallel, pipelined
 from torchlift.lab.planning.forecast import Forecast
 from torchlift.lab.planning.lifting import lifting
 from torchlift.lab.planning.machine import Machine, Passes
-from torchlift.lab.planning.plan import WAYS, curves, plan
+from torchlift.lab.planning.plan import METHODS, curves, plan
 from torchlift.lab.planning.work import Work
 
-__all__ = ["WAYS", "Forecast", "Machine", "Passes", "Work", "curves", "data_parallel", "lifting", "pipelined", "plan"]
+__all__ = [
+    "METHODS",
+    "Forecast",
+    "Machine",
+    "Passes",
+    "Work",
+    "curves",
+    "data_parallel",
+    "lifting",
+    "pipelined",
+    "plan",
+]

@@ -18,14 +18,14 @@ def data_parallel(work: Work, machine: Machine, data: int = 1) -> Forecast:
     """
     samples = work.most_samples(data)
     passes = machine.passes["back-propagation"]
-    own = work.most_products(1) * machine.product(samples, work.width, work.number)
+    compute = work.most_products(1) * machine.product(samples, work.width, work.number)
     touched = passes.states * samples * work.width + passes.parameters * work.width**2
-    own += work.layers * (machine.touch(touched, work.number) + passes.overhead)
-    exchange = _exposed(machine, machine.total(work.layers * work.weights, data), own)
+    compute += work.layers * (machine.touch(touched, work.number) + passes.overhead)
+    exchange = _exposed(machine, machine.total(work.layers * work.weights, data), compute)
     # one more copy of the gradients is in the buckets that are summed
     copies = PARAMETERS + (data > 1)
     memory = work.layers * (copies * work.weights + STATES * work.states(samples))
-    return Forecast("data-parallel", data, data, 1, 1, own, exchange, 0.0, memory)
+    return Forecast("data-parallel", data, data, 1, 1, compute, exchange, 0.0, memory)
 
 
 def pipelined(work: Work, machine: Machine, data: int, layers: int, micro_batches: int) -> Forecast:
@@ -43,15 +43,15 @@ def pipelined(work: Work, machine: Machine, data: int, layers: int, micro_batche
     passes = machine.passes["back-propagation"]
     slot = work.most_products(layers) * machine.product(samples, work.width, work.number)
     slot += count * (machine.touch(passes.states * samples * work.width, work.number) + passes.overhead)
-    own = micro_batches * slot + count * machine.touch(passes.parameters * work.width**2, work.number)
+    compute = micro_batches * slot + count * machine.touch(passes.parameters * work.width**2, work.number)
     hop = 2 * machine.message(work.states(samples)) if layers > 1 else 0.0
     exposed = micro_batches * (hop - machine.latency) if layers > 1 else 0.0
     exchange = (1 - machine.overlap) * exposed
-    exchange += _exposed(machine, machine.total(count * work.weights, data), own)
+    exchange += _exposed(machine, machine.total(count * work.weights, data), compute)
     kept = min(layers, micro_batches) * samples
     memory = count * ((PARAMETERS + (data > 1)) * work.weights + STATES * work.states(kept))
     idle = (layers - 1) * (slot + hop)
-    return Forecast("pipelined", data * layers, data, layers, micro_batches, own, exchange, idle, memory)
+    return Forecast("pipelined", data * layers, data, layers, micro_batches, compute, exchange, idle, memory)
 
 
 def _exposed(machine: Machine, total: float, work: float) -> float:

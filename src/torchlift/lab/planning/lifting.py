@@ -27,13 +27,13 @@ def lifting(work: Work, machine: Machine, data: int = 1, layers: int = 1) -> For
     """
     count, samples = work.most_layers(layers), work.most_samples(data)
     passes = machine.passes["lifting"]
-    own = work.most_products(layers) * machine.product(samples, work.width, work.number)
+    compute = work.most_products(layers) * machine.product(samples, work.width, work.number)
     touched = passes.states * samples * work.width + passes.parameters * work.width**2
-    own += count * (machine.touch(touched, work.number) + passes.overhead)
+    compute += count * (machine.touch(touched, work.number) + passes.overhead)
     exchange = machine.total(count * work.weights, data)
     if layers > 1:
         boundary = 2 * machine.message(work.states(samples))
-        exchange += max(0.0, boundary - own * (count - 1) / count)
+        exchange += max(0.0, boundary - compute * (count - 1) / count)
     exchange += machine.total(16, data * layers)
     memory = count * (PARAMETERS * work.weights + STATES * work.states(samples))
-    return Forecast("lifting", data * layers, data, layers, 1, own, exchange, 0.0, memory)
+    return Forecast("lifting", data * layers, data, layers, 1, compute, exchange, 0.0, memory)

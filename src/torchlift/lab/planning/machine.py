@@ -72,7 +72,7 @@ class Machine:
         passes = self.passes
         if overhead is not None:
             check_positive("Machine overhead", overhead)
-            passes = {name: replace(each, overhead=overhead) for name, each in passes.items()}
+            passes = {name: replace(numbers, overhead=overhead) for name, numbers in passes.items()}
         return replace(self, passes=passes, **{name: value for name, value in given.items() if value is not None})
 
     def record(self) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class Machine:
         """From a file that `torchlift bench distributed --out` has written."""
         where, hint = f"constants {path}", "Make it by 'torchlift bench distributed --out FOLDER'."
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["machine"]
-            passes = {name: Passes(**each) for name, each in found["passes"].items()}
-            return Machine(**{**found, "passes": passes})
+            content = json.loads(path.read_text(encoding="utf-8"))["machine"]
+            passes = {name: Passes(**numbers) for name, numbers in content["passes"].items()}
+            return Machine(**{**content, "passes": passes})
         except FileNotFoundError as error:
             raise DataError(message(where, "a file", "none", hint)) from error
         except (KeyError, TypeError, ValueError) as error:

@@ -13,14 +13,14 @@ from torchlift.lab.planning.lifting import lifting
 from torchlift.lab.planning.machine import Machine
 from torchlift.lab.planning.work import Work
 
-WAYS = ("lifting", "data-parallel", "pipelined")
+METHODS = ("lifting", "data-parallel", "pipelined")
 
 
 def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = None) -> list[Forecast]:
     """Layer-parallel lifting, data-parallel and pipelined back-propagation, each on the mesh on which it is fastest.
 
     Lifting and pipelining divide layers on two devices and more, and samples
-    too where that is faster. A way that no mesh allows is left out: there are
+    too where that is faster. A method that no mesh allows is left out: there are
     more devices than samples, or than layers and samples.
 
     Steps are compared, not trainings: in a Jacobi step of lifting every layer
@@ -34,7 +34,7 @@ def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = N
         memory: bytes of one device; meshes that need more are left out.
     """
     check_size("plan devices", devices)
-    ways: dict[str, Callable[[int], list[Forecast]]] = {
+    forecasts: dict[str, Callable[[int], list[Forecast]]] = {
         "lifting": lambda count: [lifting(work, machine, *mesh) for mesh in _divided(work, count)],
         "data-parallel": lambda count: [data_parallel(work, machine, count)] if count <= work.batch else [],
         "pipelined": lambda count: [
@@ -43,24 +43,24 @@ def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = N
             for parts in _halvings(work.most_samples(mesh[0]))
         ],
     }
-    found = []
-    for way in WAYS:
-        possible = [each for each in ways[way](devices) if memory is None or each.memory <= memory]
+    best_of_each = []
+    for method in METHODS:
+        possible = [forecast for forecast in forecasts[method](devices) if memory is None or forecast.memory <= memory]
         if possible:
-            best = min(possible, key=lambda each: each.seconds)
-            alone = min(each.seconds for each in ways[way](1))
-            found.append(replace(best, efficiency=alone / (devices * best.seconds)))
-    return found
+            best = min(possible, key=lambda forecast: forecast.seconds)
+            alone = min(forecast.seconds for forecast in forecasts[method](1))
+            best_of_each.append(replace(best, efficiency=alone / (devices * best.seconds)))
+    return best_of_each
 
 
 def curves(
     work: Work, machine: Machine, devices: Sequence[int], *, memory: float | None = None
 ) -> dict[str, list[Forecast | None]]:
-    """`plan` for many numbers of devices, by way; None where a way is left out."""
+    """`plan` for many numbers of devices, by method; None where a method is left out."""
     if not devices:
         invalid_value("curves devices", "at least one number", "none")
-    plans = [{each.method: each for each in plan(work, machine, count, memory=memory)} for count in devices]
-    return {way: [found.get(way) for found in plans] for way in WAYS}
+    plans = [{forecast.method: forecast for forecast in plan(work, machine, count, memory=memory)} for count in devices]
+    return {method: [by_method.get(method) for by_method in plans] for method in METHODS}
 
 
 def _divided(work: Work, devices: int) -> list[tuple[int, int]]:

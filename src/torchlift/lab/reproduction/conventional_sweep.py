@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from torchlift.data import psnr
-from torchlift.lab.problem import LAYERS, PIXELS, SIDE, WATCHED, Images, load_images
+from torchlift.lab.problem import LAYERS, PIXELS, WATCHED, Images, load_images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import SHOWN, conventional, trained
-from torchlift.lab.trajectory import Trajectory, series, trajectory_of
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, conventional, pictures, trained
+from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
 
 #: The paper does not say on which task it swept; denoising is the one that both settings share.
@@ -42,23 +41,6 @@ Key = tuple[float, float]
 """Threshold, learning rate."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What one training led to.
-
-    Arguments:
-        trajectory: its rows.
-        accuracy: of the classifier, by split.
-        recognised: whether the outputs for training and for validation images are recognisable.
-        silent: whether the output does not depend on the input.
-    """
-
-    trajectory: Trajectory
-    accuracy: Mapping[str, float]
-    recognised: bool
-    silent: bool
-
-
 class ConventionalSweep(Experiment):
     """Back-propagation on all images with Adam, from torch's default start."""
 
@@ -73,7 +55,7 @@ class ConventionalSweep(Experiment):
         images = load_images(TASK, size.training, size.validation, work.seed)
         read = reader(work, min(size.training, WATCHED), size.validation)
         parts = {key: _train(work, images, size, key) for key in keys}
-        outcomes = {key: _outcome(part, read) for key, part in parts.items()}
+        outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
         return ExperimentResult(
             _summary(outcomes),
             claims(outcomes, work.scale),
@@ -82,10 +64,7 @@ class ConventionalSweep(Experiment):
                 "task": TASK, "network": f"{LAYERS} hidden layers of 784 units, torch's default start",
                 "thresholds": list(THRESHOLDS), "learning rates": list(RATES), "optimiser": "Adam, all images per step",
                 "images": size.training, "validation images": size.validation, "steps": size.steps,
-                "classifier": {
-                    split: {"clean": read.clean[split], "chance": read.chance(split), "needed": read.bar(split)}
-                    for split in SPLITS
-                },
+                "classifier": read.record(),
             },
         )  # fmt: skip
 
@@ -99,13 +78,6 @@ def _train(work: Work, images: Images, size: Size, key: Key) -> Part:
     return trained(work, _label(key), images, key[0], size.steps, size.every, make)
 
 
-def _outcome(part: Part, read: Reader) -> Outcome:
-    tensors, record = part
-    accuracy = {split: read.accuracy(tensors[split], split) for split in SPLITS}
-    recognised = all(accuracy[split] >= read.bar(split) for split in SPLITS)
-    return Outcome(trajectory_of(record), accuracy, recognised, bool(record["silent"]))
-
-
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
@@ -116,21 +88,21 @@ def claims(outcomes: Mapping[Key, Outcome], scale: str) -> list[Claim]:
     network is silent. The order of the final losses needs all steps.
     """
     whole, tiny = scale == "paper", scale == "tiny"
-    works = {key: each for key, each in outcomes.items() if key[0] == WORKING}
-    fails = {key: each for key, each in outcomes.items() if key[0] > WORKING}
-    readable = [key for key, each in fails.items() if each.recognised]
-    lost = all(each.silent for each in fails.values()) or whole
-    losses = {key[1]: each.trajectory.last["training error"] for key, each in works.items()}
-    reads = ", ".join(f"{key[1]:g}: {each.accuracy['validation']:.0%}" for key, each in works.items())
-    highest = max(each.accuracy["validation"] for each in fails.values())
-    failing = sum(each.silent for each in fails.values())
+    works = {key: outcome for key, outcome in outcomes.items() if key[0] == WORKING}
+    fails = {key: outcome for key, outcome in outcomes.items() if key[0] > WORKING}
+    readable = [key for key, outcome in fails.items() if outcome.readable]
+    lost = all(outcome.silent for outcome in fails.values()) or whole
+    losses = {key[1]: outcome.trajectory.last["training error"] for key, outcome in works.items()}
+    reads = ", ".join(f"{key[1]:g}: {outcome.accuracy['validation']:.0%}" for key, outcome in works.items())
+    highest = max(outcome.accuracy["validation"] for outcome in fails.values())
+    failing = sum(outcome.silent for outcome in fails.values())
     best = min(losses, key=losses.__getitem__)
     return [
         Claim.of(
             f"With threshold {WORKING:g} recognisable digits are recovered at every learning rate.",
             f"a classifier of clean digits reads, by learning rate, {reads} of the validation outputs after "
             f"{next(iter(works.values())).trajectory.steps[-1]} steps",
-            None if tiny else True if all(each.recognised for each in works.values()) else False if whole else None,
+            None if tiny else True if all(outcome.readable for outcome in works.values()) else False if whole else None,
         ),
         Claim.of(
             f"With thresholds above {WORKING:g} they are not, at any learning rate.",
@@ -145,18 +117,18 @@ def claims(outcomes: Mapping[Key, Outcome], scale: str) -> list[Claim]:
         Claim.of(
             "The failures are no matter of learning rates: the last hidden layer is zero for every training image, and "
             "only the output's bias has a gradient.",
-            f"{failing} of {len(fails)} runs above {WORKING:g}, {sum(each.silent for each in works.values())} of "
+            f"{failing} of {len(fails)} runs above {WORKING:g}, {sum(outcome.silent for outcome in works.values())} of "
             f"{len(works)} at {WORKING:g}",
-            None if tiny else failing == len(fails) and not any(each.silent for each in works.values()),
+            None if tiny else failing == len(fails) and not any(outcome.silent for outcome in works.values()),
             "torchlift",
         ),
     ]
 
 
 def _summary(outcomes: Mapping[Key, Outcome]) -> str:
-    readable = sorted({key[0] for key, each in outcomes.items() if each.recognised})
-    silent = sorted({key[0] for key, each in outcomes.items() if each.silent})
-    names = ["none" if not each else ", ".join(f"{value:g}" for value in each) for each in (readable, silent)]
+    readable = sorted({key[0] for key, outcome in outcomes.items() if outcome.readable})
+    silent = sorted({key[0] for key, outcome in outcomes.items() if outcome.silent})
+    names = ["none" if not values else ", ".join(f"{value:g}" for value in values) for values in (readable, silent)]
     return (
         f"Thresholds at which conventional training recovers recognisable digits: {names[0]}. Thresholds at which the "
         f"network ends with an output that does not depend on the input: {names[1]}. Torch draws biases from "
@@ -180,34 +152,37 @@ def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Tab
     columns = ("threshold", "learning rate", "training error", "PSNR training (dB)", "PSNR validation (dB)",
                "read, training (%)", "read, validation (%)", "recognisable", "remark")  # fmt: skip
     rows: list[list[Cell]] = []
-    for (threshold, rate), each in outcomes.items():
-        last = each.trajectory.last
-        remark = each.trajectory.failure or ("output does not depend on the input" if each.silent else "")
+    for (threshold, rate), outcome in outcomes.items():
+        last = outcome.trajectory.last
         rows.append([
             threshold, rate, last["training error"], last["training psnr"], last["validation psnr"],
-            *(100 * each.accuracy[split] for split in SPLITS), each.recognised, remark,
+            *(100 * outcome.accuracy[split] for split in SPLITS), outcome.readable, outcome.remark,
         ])  # fmt: skip
-    bars = " and ".join(f"{read.bar(split):.1%} of the {split} images" for split in SPLITS)
-    note = f"The noisy validation images have {float(images.degraded.mean()):.2f} dB. Recognisable: {bars} are read by "
-    note += "a classifier of clean digits, half way between chance and clean images."
+    note = f"The noisy validation images have {float(images.degraded.mean()):.2f} dB. {read.note}"
     formats = ("", "", ".3g", ".2f", ".2f", ".1f", ".1f", "", "")
     return Table("results", "All thresholds and learning rates", columns, rows, formats, note=note)
 
 
 def _by_threshold(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"threshold {key[0]:g}": each for key, each in outcomes.items() if key[1] == BEST_RATE}
+    chosen = {f"threshold {key[0]:g}": outcome for key, outcome in outcomes.items() if key[1] == BEST_RATE}
     return _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", chosen)
 
 
 def _by_rate(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"rate {key[1]:g}": each for key, each in outcomes.items() if key[0] == WORKING}
+    chosen = {f"rate {key[1]:g}": outcome for key, outcome in outcomes.items() if key[0] == WORKING}
     return _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", chosen)
 
 
 def _curves(name: str, title: str, chosen: Mapping[str, Outcome]) -> Curves:
     drawn = [
-        series(f"{label}, {split}", each.steps, each.column(f"{split} error"), dashed=split == "training", group=label)
-        for label, each in ((label, outcome.trajectory) for label, outcome in chosen.items())
+        series(
+            f"{label}, {split}",
+            outcome.steps,
+            outcome.column(f"{split} error"),
+            dashed=split == "training",
+            group=label,
+        )
+        for label, outcome in ((label, outcome.trajectory) for label, outcome in chosen.items())
         for split in SPLITS
     ]
     return Curves(name, title, "steps", "mean squared error", drawn, y_log=True)
@@ -219,8 +194,5 @@ def _pictures(parts: Mapping[Key, Part], images: Images) -> Pictures:
     for threshold in THRESHOLDS:
         tensors, _ = parts[threshold, BEST_RATE]
         rows[f"threshold {threshold:g}"] = tensors["validation"][:SHOWN]
-    captions = {name: [f"{value:.1f} dB" for value in psnr(each, x).tolist()] for name, each in rows.items()}
-    del captions["ground truth"]
-    squares = {name: each.reshape(-1, SIDE, SIDE) for name, each in rows.items()}
     title = f"Validation images, learning rate {BEST_RATE:g}"
-    return Pictures("validation-images", title, squares, captions, "ground truth", note="PSNR under each image.")
+    return pictures("validation-images", title, rows, "ground truth")

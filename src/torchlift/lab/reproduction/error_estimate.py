@@ -44,11 +44,11 @@ class ErrorEstimate(Experiment):
         work.expect(len(ACTIVATIONS) * len(SOURCES))
         studies = []
         for number, (name, source) in enumerate((name, source) for name in ACTIVATIONS for source in SOURCES):
-            found, _ = work.part(
+            tensors, _ = work.part(
                 f"{name}, source on {source}",
                 lambda a=name, b=source, k=number: _study(ACTIVATIONS[a], b == SOURCES[0], cases, 4 * work.seed + k),
             )
-            studies.append(Study(name, source, found["distance"], found["bound"]))
+            studies.append(Study(name, source, tensors["distance"], tensors["bound"]))
         claims = judge(studies, decidable=work.scale != "tiny")
         configuration = {
             "cases": cases,
@@ -105,11 +105,11 @@ def draw(activation: ProximalActivation, active: bool, count: int, generator: to
     size = 0.25 + normal(count, OUTPUTS).abs()
     if isinstance(activation, SoftThreshold):
         inside = activation.threshold * (2 * torch.rand(count, OUTPUTS, dtype=torch.float64, generator=generator) - 1)
-        wanted = torch.where(on, (activation.threshold + size) * normal(count, OUTPUTS).sign(), inside)
+        outputs = torch.where(on, (activation.threshold + size) * normal(count, OUTPUTS).sign(), inside)
     else:
-        wanted = torch.where(on, size, -size)
+        outputs = torch.where(on, size, -size)
     truth = torch.einsum("bmn,bm->bn", W, source)
-    return Case(activation, W, wanted - torch.einsum("bmn,bn->bm", W, truth), source)
+    return Case(activation, W, outputs - torch.einsum("bmn,bn->bm", W, truth), source)
 
 
 def noisy(case: Case, delta: float, direction: Tensor) -> Tensor:
@@ -184,8 +184,8 @@ def _study(activation: ProximalActivation, active: bool, count: int, seed: int) 
         distances.append((x - case.truth).square().sum(1))
         square = _distance(case, y, case.outputs(case.truth))
         # with v†/‖v†‖ for v† and δ for ρ the bound is the same, and one call serves all cases
-        found = error_bound(activation, y, case.source / size[:, None], delta, square)
-        bounds.append(found.value / weight)
+        bound = error_bound(activation, y, case.source / size[:, None], delta, square)
+        bounds.append(bound.value / weight)
     return {"distance": torch.stack(distances, 1), "bound": torch.stack(bounds, 1)}, {}
 
 

@@ -46,7 +46,7 @@ class ExperimentResult:
 class Work:
     """Where an experiment works: its scale and seed, a folder for what is finished, and someone to tell about progress.
 
-    Args:
+    Arguments:
         scale: how large.
         seed: of everything random.
         folder: finished parts are kept in `folder`/parts, so that an interrupted experiment goes on with the next one.
@@ -82,7 +82,7 @@ class Work:
 
         Each part starts from torch's random state of the seed, whatever was done or read before it.
 
-        Args:
+        Arguments:
             name: unique within the experiment; also what is shown while it is made.
             make: returns tensors and JSON values.
 
@@ -101,10 +101,10 @@ class Work:
             if self._interrupted():
                 raise KeyboardInterrupt
             save_tensors(folder, tensors, record, kind=_KIND)
-        found = _read(folder)  # also what was just made: the same values as after a resumption
+        part = _read(folder)  # also what was just made: the same values as after a resumption
         self._names.add(folder.name)
         self._done(len(self._names), self._total)
-        return found
+        return part
 
     def training_folder(self, name: str) -> Path:
         """A folder for the checkpoints of a long `train(..., folder=…, resume=True)` inside a part."""

@@ -73,11 +73,11 @@ class ImplicitStability(Experiment):
                 for method in METHODS:
                     finals = []
                     for rate in rates:
-                        found, _ = work.part(
+                        tensors, _ = work.part(
                             f"{task.name} from {start:g}, {method}, rate {rate:g}",
                             lambda t=task, s=start, m=method, r=rate: _finals(t, s, m, r, steps[t.name], runs[t.name]),
                         )
-                        finals.append(found["finals"])
+                        finals.append(tensors["finals"])
                     first = task.value(task.start(start))
                     sweeps.append(Sweep(task.name, method, start, rates, torch.stack(finals), first))
         studies = [Study.of(task.name, task.least, sweeps) for task in tasks]
@@ -189,7 +189,8 @@ class LiftedNetwork:
             return problem.value(solve(problem, solver, start, stopping=stopping, record_every=0).point)
         point = start
         for k in range(steps):
-            y, x, _ = problem.data(k, point)
+            problem.publish(point)
+            y, x, _ = problem.batches.batch(k)
             parameters = dict(self.network.named_parameters())
             named = [parameters[name] for name in problem.names]
             with torch.enable_grad():
@@ -243,9 +244,9 @@ class Study:
 
     @staticmethod
     def of(task: str, least: float | None, sweeps: Sequence[Sweep]) -> Study:
-        own = [sweep for sweep in sweeps if sweep.task == task]
-        reached = min(float(sweep.finals.min()) for sweep in own)
-        return Study(task, reached if least is None else least, own)
+        of_task = [sweep for sweep in sweeps if sweep.task == task]
+        reached = min(float(sweep.finals.min()) for sweep in of_task)
+        return Study(task, reached if least is None else least, of_task)
 
     def of_method(self, method: str) -> list[Sweep]:
         """By start, the usual one first."""
@@ -253,7 +254,7 @@ class Study:
 
     def usable(self, sweep: Sweep) -> int:
         """How many rates are usable: all runs gain nine tenths of what can be gained from the usual start."""
-        reached = min(float(each.finals.min()) for each in self.sweeps)
+        reached = min(float(other.finals.min()) for other in self.sweeps)
         first = self.sweeps[0].first
         return int((sweep.finals <= reached + USABLE * (first - reached)).all(1).sum())
 
@@ -347,7 +348,7 @@ def _curves(study: Study) -> Curves:
     series = []
     worst = 1e3 * study.sweeps[0].first  # beyond, the curve is left out: it goes through the roof
     for sweep in study.sweeps:
-        mean = [each if each <= worst else None for each in sweep.finals.mean(1).tolist()]
+        mean = [value if value <= worst else None for value in sweep.finals.mean(1).tolist()]
         low = [a if b is not None else None for a, b in zip(sweep.finals.amin(1).tolist(), mean, strict=True)]
         high = [a if b is not None else None for a, b in zip(sweep.finals.amax(1).tolist(), mean, strict=True)]
         label = f"{sweep.method}, start {sweep.start:g}"

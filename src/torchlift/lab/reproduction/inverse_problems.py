@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from torchlift.data import psnr
-from torchlift.lab.problem import LAYERS, MU, SIDE, WATCHED, Images, build, load_images
+from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build, load_images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import SHOWN, conventional, lifted_bregman, recommended, trained
-from torchlift.lab.trajectory import Trajectory, series, trajectory_of
+from torchlift.lab.reproduction.restoration import (
+    SHOWN,
+    Outcome,
+    conventional,
+    lifted_bregman,
+    pictures,
+    recommended,
+    trained,
+)
+from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
 
 THRESHOLDS = (0.2, 0.02)
@@ -58,29 +66,6 @@ SMALL = Size(1000, 500, 400, 400, 10)
 PAPER = Size(5000, 500, 50_000, 1000, 100)
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What one training led to.
-
-    Arguments:
-        trajectory: its rows.
-        psnr: of each validation image.
-        accuracy: of the classifier on the outputs of each split.
-        recognised: whether that is enough.
-        silent: whether the output does not depend on the input.
-    """
-
-    trajectory: Trajectory
-    psnr: Tensor
-    accuracy: Mapping[str, float]
-    recognised: Mapping[str, bool]
-    silent: bool
-
-    @property
-    def mean(self) -> float:
-        return float(self.psnr.mean())
-
-
 Key = tuple[str, str, float]
 """Setting, method, threshold."""
 
@@ -102,7 +87,7 @@ class InverseProblem(Experiment):
         images = load_images(self.task, size.training, size.validation, work.seed)
         read = reader(work, min(size.training, WATCHED), size.validation)
         parts = {key: self._train(work, images, size, key) for key in KEYS}
-        outcomes = {key: outcome(part, images, read) for key, part in parts.items()}
+        outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
         return ExperimentResult(
             _summary(self.task, outcomes, float(images.degraded.mean())),
             claims(outcomes, images.degraded, read.bar("validation"), work.scale, self.fits),
@@ -115,8 +100,8 @@ class InverseProblem(Experiment):
         if setting == "published":
             steps = size.steps
             rates = {"conventional": (conventional, CONVENTIONAL_RATE), "lifted": (lifted_bregman, self.rate)}
-            way, rate = rates[method]
-            make = partial(way, images=images, rate=rate)
+            published, rate = rates[method]
+            make = partial(published, images=images, rate=rate)
         else:
             steps, options = size.batch_steps, {"batch_size": BATCH, "rate": CONVENTIONAL_RATE}
             back = method == "conventional"
@@ -138,10 +123,7 @@ class InverseProblem(Experiment):
                 "steps": size.batch_steps, "batch": BATCH, "weights": "pass-through, the same for both",
                 "conventional": f"Adam, {CONVENTIONAL_RATE:g}, cosine annealing", "lifted": "defaults of train",
             },
-            "classifier": {
-                split: {"clean": read.clean[split], "chance": read.chance(split), "needed": read.bar(split)}
-                for split in SPLITS
-            },
+            "classifier": read.record(),
         }  # fmt: skip
 
 
@@ -172,14 +154,6 @@ def label(key: Key) -> str:
     return f"{method}, {threshold:g}, {setting}"
 
 
-def outcome(part: Part, images: Images, read: Reader) -> Outcome:
-    tensors, record = part
-    quality = psnr(tensors["validation"], images.validation_x)
-    accuracy = {split: read.accuracy(tensors[split], split) for split in SPLITS}
-    recognised = {split: accuracy[split] >= read.bar(split) for split in SPLITS}
-    return Outcome(trajectory_of(record), quality, accuracy, recognised, bool(record["silent"]))
-
-
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +163,7 @@ def claims(outcomes: Mapping[Key, Outcome], degraded: Tensor, bar: float, scale:
     What is recognisable after fewer steps than the paper takes counts at every scale but "tiny"; what
     is not could still become so, unless the network is silent, where further steps change nothing.
 
-    Args:
+    Arguments:
         degraded: PSNR of each degraded validation image.
         bar: the accuracy on validation images from which on digits are recognisable.
         fits: whether a good fit of the training images is part of the third claim.
@@ -234,9 +208,9 @@ def claims(outcomes: Mapping[Key, Outcome], degraded: Tensor, bar: float, scale:
     ]
 
 
-def _reads(each: Outcome, split: str) -> str:
-    quality = each.trajectory.last[f"{split} psnr"]
-    return f"{split} outputs: {quality:.2f} dB, {each.accuracy[split]:.0%} read by a classifier of clean digits"
+def _reads(outcome: Outcome, split: str) -> str:
+    quality = outcome.trajectory.last[f"{split} psnr"]
+    return f"{split} outputs: {quality:.2f} dB, {outcome.accuracy[split]:.0%} read by a classifier of clean digits"
 
 
 def _overfits(plain: Outcome, lifted: Outcome, scale: str, fits: bool) -> Claim:
@@ -245,7 +219,7 @@ def _overfits(plain: Outcome, lifted: Outcome, scale: str, fits: bool) -> Claim:
     Only all steps decide: the forward pass of lifted training has ups and downs over hundreds of them.
     """
     statement = "fits the training images but " if fits else ""
-    training = [each.trajectory.last["training psnr"] for each in (plain, lifted)]
+    training = [outcome.trajectory.last["training psnr"] for outcome in (plain, lifted)]
     margin = _interval(lifted.psnr - plain.psnr)
     return Claim.of(
         f"With threshold 0.02, conventional training {statement}validates worse than lifted Bregman training.",
@@ -284,13 +258,13 @@ def _summary(task: str, outcomes: Mapping[Key, Outcome], degraded: float) -> str
 def figures(
     task: str, outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader
 ) -> list[Figure]:
-    found: list[Figure] = [_table(outcomes, images, read)]
+    listed: list[Figure] = [_table(outcomes, images, read)]
     for setting in SETTINGS:
         for measure, unit, log in (("psnr", "PSNR in dB", False), ("error", "mean squared error", True)):
-            found.append(_curves(setting, measure, unit, log, outcomes, images))
-    found += [_pictures(task, split, parts, images) for split in ("training", "validation")]
-    found += [_gaps(threshold, outcomes["published", "lifted", threshold]) for threshold in THRESHOLDS]
-    return [*found, network_blocks(build(THRESHOLDS[0], 0), "network")]
+            listed.append(_curves(setting, measure, unit, log, outcomes, images))
+    listed += [_pictures(task, split, parts, images) for split in ("training", "validation")]
+    listed += [_gaps(threshold, outcomes["published", "lifted", threshold]) for threshold in THRESHOLDS]
+    return [*listed, network_blocks(build(THRESHOLDS[0], 0), "network")]
 
 
 def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Table:
@@ -303,15 +277,12 @@ def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Tab
          float(psnr(inputs["training"], images.x[:WATCHED]).mean()), float(images.degraded.mean()),
          *(100 * read.accuracy(inputs[split], split) for split in SPLITS), ""],
     ]  # fmt: skip
-    for (setting, method, threshold), each in outcomes.items():
-        remark = each.trajectory.failure or ("output does not depend on the input" if each.silent else "")
+    for (setting, method, threshold), outcome in outcomes.items():
         rows.append([
-            setting, method, threshold, each.trajectory.steps[-1], each.trajectory.last["training psnr"], each.mean,
-            *(100 * each.accuracy[split] for split in SPLITS), remark,
+            setting, method, threshold, outcome.trajectory.steps[-1], outcome.trajectory.last["training psnr"],
+            outcome.mean, *(100 * outcome.accuracy[split] for split in SPLITS), outcome.remark,
         ])  # fmt: skip
-    bars = " and ".join(f"{read.bar(split):.1%} of the {split} images" for split in SPLITS)
-    note = f"Means over images, last parameters. Digits count as recognisable from {bars} on that a classifier of "
-    note += "clean digits reads: half way between chance and clean images."
+    note = f"Means over images, last parameters. {read.note}"
     return Table("results", "All settings", columns, rows, ("", "", "", "", *[".2f"] * 2, *[".1f"] * 2, ""), note=note)
 
 
@@ -319,13 +290,13 @@ def _curves(
     setting: str, measure: str, unit: str, log: bool, outcomes: Mapping[Key, Outcome], images: Images
 ) -> Curves:
     drawn = []
-    for key, each in outcomes.items():
+    for key, outcome in outcomes.items():
         if key[0] == setting:
             name = f"{key[1]}, {key[2]:g}"
             for split, dashed in (("training", True), ("validation", False)):
-                column = each.trajectory.column(f"{split} {measure}")
-                drawn.append(series(f"{name}, {split}", each.trajectory.steps, column, dashed=dashed, group=name))
-    last = max(each.trajectory.steps[-1] for key, each in outcomes.items() if key[0] == setting)
+                column = outcome.trajectory.column(f"{split} {measure}")
+                drawn.append(series(f"{name}, {split}", outcome.trajectory.steps, column, dashed=dashed, group=name))
+    last = max(outcome.trajectory.steps[-1] for key, outcome in outcomes.items() if key[0] == setting)
     error = float((images.validation_y - images.validation_x).square().mean())
     level = float(images.degraded.mean()) if measure == "psnr" else error
     drawn.append(series("degraded images", [0, last], [level, level], group="degraded"))
@@ -339,22 +310,15 @@ def _pictures(task: str, split: str, parts: Mapping[Key, Part], images: Images) 
     y, x = (images.y, images.x) if split == "training" else (images.validation_y, images.validation_x)
     rows = {"ground truth": x[:SHOWN], "observation": y[:SHOWN]}
     rows |= {label(key): tensors[split][:SHOWN] for key, (tensors, _) in parts.items()}
-    captions = {name: _decibels(each, x[:SHOWN]) for name, each in rows.items() if name != "ground truth"}
-    squares = {name: each.reshape(-1, SIDE, SIDE) for name, each in rows.items()}
-    title = f"{task.capitalize()}: {split} images"
-    return Pictures(f"{split}-images", title, squares, captions, "ground truth", note="PSNR under each image.")
+    return pictures(f"{split}-images", f"{task.capitalize()}: {split} images", rows, "ground truth")
 
 
-def _decibels(images: Tensor, truth: Tensor) -> Sequence[str]:
-    return [f"{value:.1f} dB" for value in psnr(images, truth).tolist()]
-
-
-def _gaps(threshold: float, each: Outcome) -> HeatMap:
-    values = torch.tensor(each.trajectory.column("gaps")).T
+def _gaps(threshold: float, outcome: Outcome) -> HeatMap:
+    values = torch.tensor(outcome.trajectory.column("gaps")).T
     names = [f"layer {j}" for j in range(1, len(values) + 1)]
     return HeatMap(
         f"gaps-{threshold:g}".replace(".", "-"),
         f"How far each layer is from its activation: lifted Bregman as published, threshold {threshold:g}",
-        "steps", "", "‖z − σ(W u + b)‖, root mean square over images", each.trajectory.steps, names, values, log=True,
-        note="Training would end with consistent layers if every gap vanished.",
+        "steps", "", "‖z − σ(W u + b)‖, root mean square over images", outcome.trajectory.steps, names, values,
+        log=True, note="Training would end with consistent layers if every gap vanished.",
     )  # fmt: skip

@@ -19,6 +19,7 @@ from torchlift.lab.benchmarks.inversion import Scale as Numbers
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.printed_inversion import printed_inversion
+from torchlift.lab.reproduction.restoration import pictures
 from torchlift.report.records import Claim, Curves, Figure, Pictures, Series, Table
 
 #: The paper's weights of total variation, for the severely and the moderately under-trained and the trained encoder.
@@ -96,11 +97,11 @@ class Inversion(Experiment):
             assert sample.guess is not None
             images, weights = {DECODER: sample.guess, CLAMPED: sample.guess.clamp(0, 1)}, {}
             for method in FOUND:
-                found, record = work.part(
+                tensors, record = work.part(
                     f"loss {model.level:g}, {method}",
-                    lambda each=method, rho=weight, a=sample, b=tuning: _invert(each, a, b, rho, todo),
+                    lambda name=method, rho=weight, a=sample, b=tuning: _invert(name, a, b, rho, todo),
                 )
-                images[method], weights[method] = found["images"], record
+                images[method], weights[method] = tensors["images"], record
             levels.append(Level.of(model, sample, images, weights, mean))
         claims = judge(levels, decidable=work.scale != "tiny", as_published=work.scale == "paper")
         summary = _summary(levels)
@@ -122,7 +123,7 @@ def _train(work: Work, todo: Plan) -> Part:
     size = max(1, len(last) // 200)
     means = last[: len(last) // size * size].view(-1, size).mean(1)
     ends = size * torch.arange(1, len(means) + 1)
-    levels = [{"level": each.level, **{key: each.record[key] for key in keys}} for each in models]
+    levels = [{"level": model.level, **{key: model.record[key] for key in keys}} for model in models]
     return {"steps": ends, "losses": means}, {"levels": levels}
 
 
@@ -139,14 +140,14 @@ def _invert(method: str, sample: Sample, tuning: Sample, rho: float, todo: Plan)
     """The images that one method finds, and its weights: the paper's, or ours chosen on other images."""
     network, y = sample.network, sample.y
     if method == PRINTED:
-        found = printed_inversion(network, y, rho, steps=todo.steps, inner_steps=todo.inner_steps)
-        return {"images": found}, {"weight": rho, "anchor": 0.0}
+        images = printed_inversion(network, y, rho, steps=todo.steps, inner_steps=todo.inner_steps)
+        return {"images": images}, {"weight": rho, "anchor": 0.0}
     if method == CORRECTED:
-        options: dict[str, Any] = {"mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
-        found = invert(network, y, TotalVariation(), rho, **options)
-        return {"images": found.x}, {"weight": rho, "anchor": 0.0}
+        options: dict[str, Any] = {"algorithm": "sweep", "mu": 1.0, "max_steps": todo.steps, "tolerance": 0.0}
+        images = invert(network, y, TotalVariation(), rho, **options)
+        return {"images": images.x}, {"weight": rho, "anchor": 0.0}
     steps = todo.warm_sweeps if method == WARM else todo.sweeps
-    ours = Contestant(method, {"max_steps": steps}, warm=method == WARM)
+    ours = Contestant(method, {"algorithm": "sweep", "max_steps": steps}, warm=method == WARM)
     weight, anchor = choose(ours, tuning, todo.reach)
     return {"images": ours.run(sample, weight, anchor)}, {"weight": weight, "anchor": anchor}
 
@@ -188,11 +189,11 @@ class Level:
         x, y = sample.x, sample.y
         return cls(
             model.level,
-            {name: psnr(each, x) for name, each in images.items()},
-            {name: ssim(each, x) for name, each in images.items()},
-            {name: _square(each - x) for name, each in images.items()},
+            {name: psnr(batch, x) for name, batch in images.items()},
+            {name: ssim(batch, x) for name, batch in images.items()},
+            {name: _square(batch - x) for name, batch in images.items()},
             _square(x - mean),
-            {name: (model.encoder(each) - y).norm(dim=1) / y.norm(dim=1) for name, each in images.items()},
+            {name: (model.encoder(batch) - y).norm(dim=1) / y.norm(dim=1) for name, batch in images.items()},
             weights,
             x,
             images,
@@ -214,7 +215,7 @@ class Level:
 def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) -> list[Claim]:
     """The paper's claims and ours. An interval of 95 % that holds the limit leaves a claim open.
 
-    Args:
+    Arguments:
         decidable: whether the run is large enough to decide anything.
         as_published: whether the autoencoder was trained like the paper's. What its weights do to another one cannot
             refute it.
@@ -250,8 +251,10 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
         claim(
             "Under-trained encoders are inverted less accurately than the nearly converged one",
             f"PSNR at loss {best.loss:g} minus PSNR at "
-            + "; ".join(f"{level.loss:g}: {each.text('+.2f')} dB" for level, each in zip(others, lost, strict=True)),
-            of_weights(every(each.above(0) for each in lost)),
+            + "; ".join(
+                f"{level.loss:g}: {interval.text('+.2f')} dB" for level, interval in zip(others, lost, strict=True)
+            ),
+            of_weights(every(interval.above(0) for interval in lost)),
         ),
         claim(
             "Lifted inversion with the paper's settings, corrected, gives better images than the decoder",
@@ -328,17 +331,26 @@ def _table(levels: list[Level]) -> Table:
 
 def _curves(levels: list[Level]) -> list[Figure]:
     losses = [level.loss for level in levels]
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for name, label, values in (("psnr", "PSNR (dB)", "psnr"), ("ssim", "SSIM", "ssim")):
         series = []
         for method in METHODS:
-            each = [confidence(getattr(level, values)[method]) for level in levels]
-            low, high = [e.low for e in each], [e.high for e in each]
+            intervals = [confidence(getattr(level, values)[method]) for level in levels]
+            low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
             series.append(
-                Series(method, losses, [e.mean for e in each], low, high, dashed=method in (DECODER, CLAMPED))
+                Series(
+                    method,
+                    losses,
+                    [interval.mean for interval in intervals],
+                    low,
+                    high,
+                    dashed=method in (DECODER, CLAMPED),
+                )
             )
-        found.append(Curves(f"{name}-by-loss", f"{label} by training loss", "training loss", label, series, x_log=True))
-    return found
+        figures.append(
+            Curves(f"{name}-by-loss", f"{label} by training loss", "training loss", label, series, x_log=True)
+        )
+    return figures
 
 
 def _training(trace: Mapping[str, Tensor], recipe: Recipe) -> Curves:
@@ -350,11 +362,10 @@ def _training(trace: Mapping[str, Tensor], recipe: Recipe) -> Curves:
 
 
 def _pictures(level: Level) -> Pictures:
-    shown = [name for name in METHODS if name != CLAMPED]
-    rows = {"input": level.truth[:5, 0], **{name: level.images[name][:5, 0] for name in shown}}
-    captions = {name: [f"{float(value):.1f} dB" for value in level.psnr[name][:5]] for name in shown}
+    images = {"input": level.truth, **level.images}
+    rows = {name: images[name][:5, 0] for name in ("input", *METHODS) if name != CLAMPED}
     name = f"images-{level.loss:g}".replace(".", "-")
-    return Pictures(name, f"Five images at training loss {level.loss:g}", rows, captions, "input")
+    return pictures(name, f"Five images at training loss {level.loss:g}", rows, "input")
 
 
 def _square(difference: Tensor) -> Tensor:

@@ -9,15 +9,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from torchlift.lab.benchmarks.layers import DEPTHS, MU, SIZES, THRESHOLD, Loop
+from torchlift.lab.benchmarks.layers import DEPTHS, MU, SIZES, THRESHOLD, Evaluations
 from torchlift.lab.benchmarks.measure import interleaved
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.liftings import Bregman
-from torchlift.networks import MLP
-from torchlift.objective import Objective
-from torchlift.prox import SoftThreshold
 from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
 #: Layers ↦ (vectorised, sequential) in milliseconds on the M1 GPU of the paper, which does not tell width and batch.
@@ -60,64 +55,6 @@ SMALL = Sizes(SIZES, DEPTHS, seconds=1.0, repeats=7, limit=4e10)
 PAPER = Sizes(SIZES, DEPTHS, seconds=5.0, repeats=21, limit=float("inf"))
 
 
-class Both:
-    """One network, evaluated in every way at the same lifted variables."""
-
-    def __init__(self, width: int, batch: int, layers: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
-        self.y, self.x = (torch.randn(batch, width, generator=generator) for _ in range(2))
-        self.objective = Objective(network, Bregman(MU))
-        # Different in every layer: with equal ones a mistake in the order of layers would stay unseen.
-        self.z = self.objective.initialise(self.y, "random", generator=generator)
-        self.loop = Loop(network, self.y, self.x, [layer.clone() for layer in self.z])
-        self.W, self.b = (
-            torch.stack(each[:-1]).requires_grad_() for each in (self._detached("W"), self._detached("b"))
-        )
-        self.K, self.d = (each[-1].requires_grad_() for each in (self._detached("W"), self._detached("b")))
-        self.stack = torch.stack([layer.detach() for layer in self.z]).requires_grad_()
-
-    def forward(self) -> dict[str, Callable[[], object]]:
-        out = self.objective.activations(self.y, self.z)
-        return {
-            "vectorised": lambda: self.objective.activations(self.y, self.z, out=out),
-            "sequential": self.loop.forward,
-        }
-
-    def backward(self) -> dict[str, Callable[[], object]]:
-        out = self.objective.gradients(self.y, self.x, self.z)
-        return {
-            "vectorised": lambda: self.objective.gradients(self.y, self.x, self.z, out=out),
-            "sequential": self.loop.gradients,
-            "vectorised, autograd": self.autograd,
-            "sequential, autograd": self.loop.autograd,
-        }
-
-    def autograd(self) -> tuple[Tensor, ...]:
-        """The objective with all layers in one product, differentiated by autograd: what the paper times."""
-        inputs = torch.cat([self.y[None], self.stack[:-1]])
-        v = torch.baddbmm(self.b[:, None], inputs, self.W.transpose(1, 2))
-        z = self.stack
-        total = MU * (0.5 * (z * z).sum() + self.loop.activation.conjugate(v).sum() - (z * v).sum())
-        output = torch.nn.functional.linear(z[-1], self.K, self.d)
-        total = (total + 0.5 * (output - self.x).square().sum()) / len(self.y)
-        return torch.autograd.grad(total, [self.stack, self.W, self.K, self.b, self.d])
-
-    def forward_difference(self) -> float:
-        return _ulp(list(self.objective.activations(self.y, self.z)), self.loop.forward())
-
-    def backward_difference(self) -> float:
-        """Of the gradients in all lifted variables and weights, by the closed formulas."""
-        found = self.objective.gradients(self.y, self.x, self.z)
-        count, looped = len(self.z), self.loop.gradients()
-        weights = torch.stack(looped[count : 2 * count])
-        stacked = found.parameters["hidden.0.linear.weight"]
-        return max(_ulp(list(found.z), looped[:count]), _ulp([stacked], [weights]))
-
-    def _detached(self, name: str) -> list[Tensor]:
-        return [each.detach().clone() for each in getattr(self.loop, name)]
-
-
 @dataclass(frozen=True)
 class LayerTable(Experiment):
     """What both tables share: cells are measured one by one, each a part."""
@@ -141,7 +78,7 @@ class LayerTable(Experiment):
             rows.append(dict(row))
         decidable = work.scale != "tiny"
         claims = self.claims(rows, plan.sizes[0], decidable)
-        deepest = [own(rows, size)[-1] for size in plan.sizes]
+        deepest = [of_size(rows, size)[-1] for size in plan.sizes]
         factors = "; ".join(f"{speed_up(row):.2g} at {_cell_name(row)}" for row in deepest)
         summary = (
             f"{self.what} of a soft-threshold MLP with all layers in one batched product, against one layer after the "
@@ -161,17 +98,17 @@ class LayerTable(Experiment):
         return ExperimentResult(summary, claims, self.figures(rows, plan.sizes), configuration)
 
     def measure(self, plan: Sizes, cell: Mapping[str, int], seed: int) -> Part:
-        both = Both(**cell, seed=seed)
-        times = interleaved(self.methods(both), repeats=plan.repeats, seconds=plan.seconds)
+        evaluations = Evaluations(**cell, seed=seed)
+        times = interleaved(self.methods(evaluations), repeats=plan.repeats, seconds=plan.seconds)
         milliseconds = {name: 1e3 * seconds for name, seconds in times.items()}
-        return {}, {**cell, "difference": self.difference(both), "times": milliseconds}
+        return {}, {**cell, "difference": self.difference(evaluations), "times": milliseconds}
 
     @abstractmethod
-    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
+    def methods(self, evaluations: Evaluations) -> dict[str, Callable[[], object]]:
         """Way ↦ call."""
 
     @abstractmethod
-    def difference(self, both: Both) -> float:
+    def difference(self, evaluations: Evaluations) -> float:
         """Between the vectorised and the sequential results, in units in the last place."""
 
     @abstractmethod
@@ -179,20 +116,20 @@ class LayerTable(Experiment):
         """On the claims, from the cells of `size`."""
 
     def figures(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> list[Figure]:
-        return [self._table(own(rows, sizes[0])), self._others(rows, sizes), self._curves(rows, sizes)]
+        return [self._table(of_size(rows, sizes[0])), self._others(rows, sizes), self._curves(rows, sizes)]
 
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> Table:
-        ways = list(rows[0]["times"])
+        names = list(rows[0]["times"])
         published = ["paper: vectorised (ms)", "paper: sequential (ms)", "paper: speed-up"]
-        speed_ups = ["speed-up"] if len(ways) == 2 else ["speed-up", "speed-up, autograd"]
-        columns = ["layers", *(f"{way} (ms)" for way in ways), *speed_ups, "difference (ulp)", *published]
+        speed_ups = ["speed-up"] if len(names) == 2 else ["speed-up", "speed-up, autograd"]
+        columns = ["layers", *(f"{name} (ms)" for name in names), *speed_ups, "difference (ulp)", *published]
         lines: list[list[Cell]] = []
         for row in rows:
             pair = self.published.get(row["layers"])
             theirs: list[Cell] = [None] * 3 if pair is None else [*pair, pair[1] / pair[0]]
             ratios = [speed_up(row, *_pair(kind)) for kind in ("", ", autograd")[: len(speed_ups)]]
-            lines.append([row["layers"], *(row["times"][way] for way in ways), *ratios, row["difference"], *theirs])
-        formats = ["", *[".3g"] * len(ways), *[".2f"] * len(speed_ups), ".2f", ".3f", ".3f", ".2f"]
+            lines.append([row["layers"], *(row["times"][name] for name in names), *ratios, row["difference"], *theirs])
+        formats = ["", *[".3g"] * len(names), *[".2f"] * len(speed_ups), ".2f", ".3f", ".3f", ".2f"]
         width, batch = rows[0]["width"], rows[0]["batch"]
         note = (
             f"Width {width}, batch {batch}; medians of interleaved bursts. The paper's columns are from an M1 GPU, at "
@@ -204,8 +141,8 @@ class LayerTable(Experiment):
         depths = sorted({row["layers"] for row in rows})
         lines: list[list[Cell]] = []
         for depth in depths:
-            found = [[row for row in own(rows, size) if row["layers"] == depth] for size in sizes]
-            lines.append([depth, *(speed_up(each[0]) if each else None for each in found)])
+            cells = [[row for row in of_size(rows, size) if row["layers"] == depth] for size in sizes]
+            lines.append([depth, *(speed_up(cell[0]) if cell else None for cell in cells)])
         columns = ["layers", *(f"width {width}, batch {batch}" for width, batch in sizes)]
         note = "Sequential over vectorised time; above 1 the vectorised way is faster. A dash: left out at this scale."
         return Table(
@@ -215,15 +152,15 @@ class LayerTable(Experiment):
     def _curves(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> Curves:
         series = []
         for size in sizes:
-            cells = own(rows, size)
+            cells = of_size(rows, size)
             label = f"width {size[0]}, batch {size[1]}"
-            for way in ("vectorised", "sequential"):
-                times = [row["times"][way] for row in cells]
+            for name in ("vectorised", "sequential"):
+                times = [row["times"][name] for row in cells]
                 depths = [row["layers"] for row in cells]
-                series.append(Series(f"{label}: {way}", depths, times, dashed=way == "sequential", group=label))
-        for place, way in enumerate(("vectorised", "sequential")):
+                series.append(Series(f"{label}: {name}", depths, times, dashed=name == "sequential", group=label))
+        for place, name in enumerate(("vectorised", "sequential")):
             times = [pair[place] for pair in self.published.values()]
-            label = f"paper, M1 GPU: {way}"
+            label = f"paper, M1 GPU: {name}"
             series.append(Series(label, list(self.published), times, dashed=bool(place), group="paper"))
         title = f"{self.what}: milliseconds against layers"
         return Curves(f"{self.name}-curves", title, "layers", "milliseconds", series, x_log=True, y_log=True)
@@ -239,14 +176,18 @@ class TableForward(LayerTable):
     published = PUBLISHED_FORWARD
     what = "Forward evaluation"
 
-    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
-        return both.forward()
+    def methods(self, evaluations: Evaluations) -> dict[str, Callable[[], object]]:
+        return evaluations.forward()
 
-    def difference(self, both: Both) -> float:
-        return both.forward_difference()
+    def difference(self, evaluations: Evaluations) -> float:
+        return evaluations.forward_difference()
 
     def claims(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Claim]:
-        return [*agreement(rows), pays(own(rows, size), decidable), factor(own(rows, size), self.published, decidable)]
+        return [
+            *agreement(rows),
+            pays(of_size(rows, size), decidable),
+            factor(of_size(rows, size), self.published, decidable),
+        ]
 
 
 @dataclass(frozen=True)
@@ -259,16 +200,16 @@ class TableBackward(LayerTable):
     published = PUBLISHED_BACKWARD
     what = "Gradients"
 
-    def methods(self, both: Both) -> dict[str, Callable[[], object]]:
+    def methods(self, evaluations: Evaluations) -> dict[str, Callable[[], object]]:
         # The forward pass too, so that the two factors are compared under the same conditions.
-        forward = {f"forward, {name}": call for name, call in both.forward().items()}
-        return both.backward() | forward
+        forward = {f"forward, {name}": call for name, call in evaluations.forward().items()}
+        return evaluations.backward() | forward
 
-    def difference(self, both: Both) -> float:
-        return both.backward_difference()
+    def difference(self, evaluations: Evaluations) -> float:
+        return evaluations.backward_difference()
 
     def claims(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int], decidable: bool) -> list[Claim]:
-        cells = own(rows, size)
+        cells = of_size(rows, size)
         return [
             *agreement(rows),
             pays(cells, decidable),
@@ -281,7 +222,7 @@ class TableBackward(LayerTable):
         return super()._table(kept)
 
 
-def own(rows: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> list[Mapping[str, Any]]:
+def of_size(rows: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> list[Mapping[str, Any]]:
     """The rows of one width and batch, by depth."""
     return sorted((row for row in rows if (row["width"], row["batch"]) == tuple(size)), key=lambda row: row["layers"])
 
@@ -355,10 +296,3 @@ def _cell_name(cell: Mapping[str, Any]) -> str:
 
 def _pair(kind: str) -> tuple[str, str]:
     return f"sequential{kind}", f"vectorised{kind}"
-
-
-def _ulp(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Largest difference in units in the last place of the largest entry."""
-    worst = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
-    largest = max(float(b.abs().max()) for b in theirs)
-    return worst / (torch.finfo(torch.float32).eps * largest)

@@ -100,22 +100,22 @@ class Memory(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
         work.expect(len(plan.batches) + len(plan.depths) + len(plan.samples))
-        found: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
+        bytes_by_axis: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
         for batch in plan.batches:
             make = partial(_measure, work.seed, ON_BATCHES, plan.depth, batch, batch)
-            _, found["batch"][batch] = work.part(f"batch {batch}", make)
+            _, bytes_by_axis["batch"][batch] = work.part(f"batch {batch}", make)
         for depth in plan.depths:
             make = partial(_measure, work.seed, ON_BATCHES, depth, plan.batch, plan.batch)
-            _, found["layers"][depth] = work.part(f"{depth} layers", make)
+            _, bytes_by_axis["layers"][depth] = work.part(f"{depth} layers", make)
         for samples in plan.samples:
             make = partial(_measure, work.seed, ALL, plan.depth, samples, plan.batch)
-            _, found["samples"][samples] = work.part(f"{samples} samples", make)
+            _, bytes_by_axis["samples"][samples] = work.part(f"{samples} samples", make)
         decidable = work.scale != "tiny"
         claims = [
-            overhead(found, decidable),
-            one_batch(found["samples"], decidable),
-            sweep_against_tape(found, decidable),
-            stores(found["samples"], decidable),
+            overhead(bytes_by_axis, decidable),
+            one_batch(bytes_by_axis["samples"], decidable),
+            sweep_against_tape(bytes_by_axis, decidable),
+            stores(bytes_by_axis["samples"], decidable),
         ]
         configuration = {
             "width": WIDTH,
@@ -129,7 +129,7 @@ class Memory(Experiment):
             "layers where they are fixed": plan.depth,
             "batch where it is fixed": plan.batch,
         }
-        return ExperimentResult(_summary(found, plan), claims, figures(found, plan), configuration)
+        return ExperimentResult(_summary(bytes_by_axis, plan), claims, figures(bytes_by_axis, plan), configuration)
 
 
 def _measure(seed: int, names: Sequence[str], layers: int, samples: int, batch: int) -> Part:
@@ -142,9 +142,9 @@ Cells = Mapping[int, Mapping[str, int]]
 """Where on the axis ↦ method ↦ bytes."""
 
 
-def _ratios(found: Mapping[str, Cells], name: str) -> list[float]:
+def _ratios(bytes_by_axis: Mapping[str, Cells], name: str) -> list[float]:
     """Of a method to back-propagation, on the same batch and the same depth."""
-    return [cell[name] / cell[TAPE] for axis in ("batch", "layers") for cell in found[axis].values()]
+    return [cell[name] / cell[TAPE] for axis in ("batch", "layers") for cell in bytes_by_axis[axis].values()]
 
 
 def growth(cells: Cells, name: str) -> float:
@@ -153,8 +153,8 @@ def growth(cells: Cells, name: str) -> float:
     return (cells[last][name] - cells[first][name]) / (last - first)
 
 
-def overhead(found: Mapping[str, Cells], decidable: bool) -> Claim:
-    ratios = _ratios(found, FREE)
+def overhead(bytes_by_axis: Mapping[str, Cells], decidable: bool) -> Claim:
+    ratios = _ratios(bytes_by_axis, FREE)
     measured = f"{min(ratios):.2f} to {max(ratios):.2f} times as much as back-propagation with Adam on the same batch"
     statement = "Even on mini-batches, free lifted variables take significantly more memory than back-propagation."
     return Claim.of(statement, measured, min(ratios) >= LARGER if decidable else None)
@@ -172,10 +172,10 @@ def one_batch(cells: Cells, decidable: bool) -> Claim:
     return Claim.of(statement, measured, share <= NOTHING if decidable else None)
 
 
-def sweep_against_tape(found: Mapping[str, Cells], decidable: bool) -> Claim:
+def sweep_against_tape(bytes_by_axis: Mapping[str, Cells], decidable: bool) -> Claim:
     """In all, and in what grows with the batch: activations and lifted variables, without solvers' copies."""
-    ratios = _ratios(found, SWEEP)
-    share = growth(found["batch"], SWEEP) / growth(found["batch"], TAPE)
+    ratios = _ratios(bytes_by_axis, SWEEP)
+    share = growth(bytes_by_axis["batch"], SWEEP) / growth(bytes_by_axis["batch"], TAPE)
     measured = (
         f"{min(ratios):.2f} to {max(ratios):.2f} times as much as back-propagation with Adam; "
         f"growth with the batch: {share:.2f} times"
@@ -193,7 +193,7 @@ def stores(cells: Cells, decidable: bool) -> Claim:
     return Claim.of(statement, measured, held, "torchlift")
 
 
-def figures(found: Mapping[str, Cells], plan: Plan) -> list[Figure]:
+def figures(bytes_by_axis: Mapping[str, Cells], plan: Plan) -> list[Figure]:
     texts = {
         "batch": ("samples per batch", f"{plan.depth} layers of width {WIDTH}."),
         "layers": ("layers", f"Batches of {plan.batch}, width {WIDTH}."),
@@ -204,7 +204,7 @@ def figures(found: Mapping[str, Cells], plan: Plan) -> list[Figure]:
     }
     made: list[Figure] = []
     for axis, (label, note) in texts.items():
-        cells = found[axis]
+        cells = bytes_by_axis[axis]
         note = f"{note} Peak of all tensors beside the network and the data: gradients, solver, lifted variables."
         names = list(next(iter(cells.values())))
         rows: list[list[Cell]] = [[at, *(float(_mega(cell[name])) for name in names)] for at, cell in cells.items()]
@@ -212,18 +212,18 @@ def figures(found: Mapping[str, Cells], plan: Plan) -> list[Figure]:
         made.append(Table(f"memory-{axis}", title, [label, *names], rows, ["", *[".1f"] * len(names)], note=note))
         series = [Series(name, list(cells), [cell[name] / 1e6 for cell in cells.values()]) for name in names]
         made.append(Curves(f"curve-{axis}", title, label, "MB", series, x_log=True, y_log=True, note=note))
-    return [_growth_table(found, plan), *made]
+    return [_growth_table(bytes_by_axis, plan), *made]
 
 
-def _growth_table(found: Mapping[str, Cells], plan: Plan) -> Table:
+def _growth_table(bytes_by_axis: Mapping[str, Cells], plan: Plan) -> Table:
     """What one more sample costs, in numbers per unit of the hidden layers; what is there without any, in networks."""
     state = 4 * WIDTH * plan.depth
     network = 4 * (plan.depth + 1) * (WIDTH + 1) * WIDTH
     rows: list[list[Cell]] = []
     for name in (TAPE, SWEEP, FREE):
-        slope = growth(found["batch"], name)
-        last = max(found["batch"])
-        fixed = found["batch"][last][name] - slope * last
+        slope = growth(bytes_by_axis["batch"], name)
+        last = max(bytes_by_axis["batch"])
+        fixed = bytes_by_axis["batch"][last][name] - slope * last
         rows.append([name, slope / state, fixed / network])
     columns = ["method", "per sample of a batch (states)", "fixed (networks)"]
     note = (
@@ -237,8 +237,8 @@ def _mega(size: float) -> str:
     return f"{size / 1e6:.1f}"
 
 
-def _summary(found: Mapping[str, Cells], plan: Plan) -> str:
-    cell = found["layers"][max(plan.depths)]
+def _summary(bytes_by_axis: Mapping[str, Cells], plan: Plan) -> str:
+    cell = bytes_by_axis["layers"][max(plan.depths)]
     return (
         f"Peak memory of {STEPS} training steps beside the network and the data. With {max(plan.depths)} layers of "
         f"width {WIDTH} and batches of {plan.batch}: back-propagation with Adam {_mega(cell[TAPE])} MB, backward "

@@ -23,7 +23,7 @@ from torchlift.lab.benchmarks.solvers import (
 from torchlift.lab.problem import LAYERS, MU, Images, build, load_images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.trajectory import Trajectory, follow, part_of, series, trajectory_of
-from torchlift.report.records import Cell, Claim, Curves, Figure, Table
+from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
 #: Measurements of sweeps.
 MARKS = 20
@@ -107,17 +107,17 @@ def _run(work: Work, name: str, images: Images, size: Size) -> Trajectory:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def claims(found: Mapping[str, Trajectory], noisy: float, scale: str) -> list[Claim]:
+def claims(trajectories: Mapping[str, Trajectory], noisy: float, scale: str) -> list[Claim]:
     """Two claims of the paper and two of ours; "tiny" decides nothing.
 
     The paper's curves are drawn every 100 steps, so they are thousands of steps long: a claim that
     does not hold after the few steps of "small" may hold later.
     """
     tiny, missed = scale == "tiny", False if scale == "paper" else None
-    ends = {name: each.last["objective"] for name, each in found.items()}
+    ends = {name: trajectory.last["objective"] for name, trajectory in trajectories.items()}
     values = ", ".join(f"{name} {ends[name]:.4g}" for name in PAPER)
-    after = f"objective after {found['Adam'].steps[-1]} steps"
-    share = _share_of_lead({name: found[name].column("objective") for name in PAPER}, "Adam")
+    after = f"objective after {trajectories['Adam'].steps[-1]} steps"
+    share = _share_of_lead({name: trajectories[name].column("objective") for name in PAPER}, "Adam")
     best = min(PAPER, key=ends.__getitem__)
     accelerated = [name for name in ("heavy-ball", "Nesterov") if ends[name] < ends["gradient"]]
     return [
@@ -131,8 +131,8 @@ def claims(found: Mapping[str, Trajectory], noisy: float, scale: str) -> list[Cl
             f"{after}: {values}; Adam leads at {share:.0%} of the measurements",
             None if tiny else (best == "Adam" and share > 0.5) or missed,
         ),
-        _per_second(found, tiny),
-        _not_the_forward_pass(found, noisy, tiny),
+        _per_second(trajectories, tiny),
+        _not_the_forward_pass(trajectories, noisy, tiny),
     ]
 
 
@@ -140,32 +140,29 @@ def _share_of_lead(columns: Mapping[str, Sequence[float]], name: str) -> float:
     """The share of measurements after the start at which a column is the smallest; columns have equal steps."""
     rounds = list(zip(*columns.values(), strict=False))[1:]  # one that failed is shorter
     place = list(columns).index(name)
-    return sum(each[place] == min(each) for each in rounds) / max(1, len(rounds))
+    return sum(values[place] == min(values) for values in rounds) / max(1, len(rounds))
 
 
-def _per_second(found: Mapping[str, Trajectory], tiny: bool) -> Claim:
+def _per_second(trajectories: Mapping[str, Trajectory], tiny: bool) -> Claim:
     """At the time at which the faster of two runs had ended."""
-    parts, held = [], []
-    for name in (EXACT,):
-        moment = min(found[name].last["seconds"], found["Adam"].last["seconds"])
-        ours, adam = at_time(found[name], moment), at_time(found["Adam"], moment)
-        parts.append(f"after {moment:.1f} s {name} {ours:.4g}, Adam {adam:.4g}")
-        held.append(ours < adam)
-    statement = "Exact block-coordinate descent and sweeps with Gram steps descend faster per second than Adam."
-    return Claim.of(statement, "; ".join(parts), None if tiny else all(held), "torchlift")
+    moment = min(trajectories[name].last["seconds"] for name in (EXACT, "Adam"))
+    ours, adam = (at_time(trajectories[name], moment) for name in (EXACT, "Adam"))
+    measured = f"after {moment:.1f} s {EXACT} {ours:.4g}, Adam {adam:.4g}"
+    statement = "Exact block-coordinate descent descends faster per second than Adam."
+    return Claim.of(statement, measured, None if tiny else ours < adam, "torchlift")
 
 
-def at_time(each: Trajectory, seconds: float) -> float:
+def at_time(trajectory: Trajectory, seconds: float) -> float:
     """The objective last measured by then."""
-    times = each.column("seconds")
-    return each.column("objective")[bisect.bisect_right(times, seconds) - 1]
+    times = trajectory.column("seconds")
+    return trajectory.column("objective")[bisect.bisect_right(times, seconds) - 1]
 
 
-def _not_the_forward_pass(found: Mapping[str, Trajectory], noisy: float, tiny: bool) -> Claim:
+def _not_the_forward_pass(trajectories: Mapping[str, Trajectory], noisy: float, tiny: bool) -> Claim:
     """Whether the smallest objective belongs to lifted variables of their own, and to a useless network."""
     kept = [*PAPER, EXACT]
-    best = min(kept, key=lambda name: found[name].last["objective"])
-    last, sweep = found[best].last, found[SWEEP].last
+    best = min(kept, key=lambda name: trajectories[name].last["objective"])
+    last, sweep = trajectories[best].last, trajectories[SWEEP].last
     return Claim.of(
         "A small objective is no good forward pass: where z is free the smallest one belongs to a network that is "
         "worse on new images than leaving them noisy.",
@@ -176,57 +173,59 @@ def _not_the_forward_pass(found: Mapping[str, Trajectory], noisy: float, tiny: b
     )
 
 
-def _summary(found: Mapping[str, Trajectory], noisy: float) -> str:
-    best = min(PAPER, key=lambda name: found[name].last["objective"])
-    good = max(found, key=lambda name: found[name].last["validation psnr"])
+def _summary(trajectories: Mapping[str, Trajectory], noisy: float) -> str:
+    best = min(PAPER, key=lambda name: trajectories[name].last["objective"])
+    good = max(trajectories, key=lambda name: trajectories[name].last["validation psnr"])
     return (
         f"Of the paper's four optimisers {best} ends at the smallest lifted Bregman objective. The best forward pass "
-        f"on new images is that of {good}, {found[good].last['validation psnr']:.1f} dB, where the noisy images have "
-        f"{noisy:.1f} dB."
+        f"on new images is that of {good}, {trajectories[good].last['validation psnr']:.1f} dB, where the noisy "
+        f"images have {noisy:.1f} dB."
     )
 
 
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def figures(found: Mapping[str, Trajectory], noisy: float) -> list[Figure]:
-    four = {name: found[name] for name in PAPER}
-    note = "Sweeps keep z at the forward pass: their objective is the loss itself."
-    longest = max(each.last["seconds"] for each in found.values())
-    level = series(NOISY, [0, four["Adam"].steps[-1]], [noisy, noisy])
+def figures(trajectories: Mapping[str, Trajectory], noisy: float) -> list[Figure]:
+    four = {name: trajectories[name] for name in PAPER}
+
+    def over(x: str, y: str, drawn: Mapping[str, Trajectory]) -> list[Series]:
+        return [series(name, run.column(x), run.column(y)) for name, run in drawn.items()]
+
+    longest = max(run.last["seconds"] for run in trajectories.values())
+    psnr = [
+        series(f"{name}, {split}", run.steps, run.column(f"{split} psnr"), dashed=split == "training", group=name)
+        for name, run in four.items()
+        for split in ("training", "validation")
+    ]
     return [
-        _table(found, noisy),
+        _table(trajectories, noisy),
         Curves(
-            "objective", "Lifted Bregman objective over steps", "steps", "objective",
-            [series(name, each.steps, each.column("objective")) for name, each in four.items()], y_log=True,
+            "objective", "Lifted Bregman objective over steps", "steps", "objective", over("step", "objective", four),
+            y_log=True,
         ),
         Curves(
             "psnr", "Forward pass over steps", "steps", "PSNR in dB",
-            [
-                series(f"{name}, {split}", each.steps, each.column(f"{split} psnr"), dashed=dashed, group=name)
-                for name, each in four.items()
-                for split, dashed in (("training", True), ("validation", False))
-            ] + [level],
+            [*psnr, series(NOISY, [0, four["Adam"].steps[-1]], [noisy, noisy])],
         ),
         Curves(
             "objective-seconds", "Objective over time, all solvers", "seconds", "objective",
-            [series(name, each.column("seconds"), each.column("objective")) for name, each in found.items()],
-            y_log=True, note=note,
+            over("seconds", "objective", trajectories), y_log=True,
+            note="Sweeps keep z at the forward pass: their objective is the loss itself.",
         ),
         Curves(
             "psnr-seconds", "Forward pass on validation images over time, all solvers", "seconds", "PSNR in dB",
-            [series(name, each.column("seconds"), each.column("validation psnr")) for name, each in found.items()]
-            + [series(NOISY, [0, longest], [noisy, noisy])],
+            [*over("seconds", "validation psnr", trajectories), series(NOISY, [0, longest], [noisy, noisy])],
         ),
     ]  # fmt: skip
 
 
-def _table(found: Mapping[str, Trajectory], noisy: float) -> Table:
+def _table(trajectories: Mapping[str, Trajectory], noisy: float) -> Table:
     columns = ("solver", "steps", "seconds", "objective", "PSNR training (dB)", "PSNR validation (dB)", "remark")
     rows: list[list[Cell]] = [[NOISY, None, None, None, None, noisy, ""]]
-    for name, each in found.items():
-        last = each.last
+    for name, trajectory in trajectories.items():
+        last = trajectory.last
         quality = [last["training psnr"], last["validation psnr"]]
-        rows.append([name, last["step"], last["seconds"], last["objective"], *quality, each.failure])
+        rows.append([name, last["step"], last["seconds"], last["objective"], *quality, trajectory.failure])
     formats = ("", "", ".1f", ".4g", ".2f", ".2f", "")
     return Table("results", "Where every solver ends", columns, rows, formats)

@@ -25,7 +25,7 @@ def printed_inversion(
     which we keep; everything else is as printed. See
     docs/differences-from-the-paper.md.
 
-    Args:
+    Arguments:
         network: a chain of layers.
         y: codes.
         weight: ρ.

@@ -42,6 +42,21 @@ class Reader:
     def bar(self, split: str) -> float:
         return (self.chance(split) + self.clean[split]) / 2
 
+    def record(self) -> dict[str, dict[str, float]]:
+        return {
+            split: {"clean": self.clean[split], "chance": self.chance(split), "needed": self.bar(split)}
+            for split in SPLITS
+        }
+
+    @property
+    def note(self) -> str:
+        """When digits count as recognisable, for a table."""
+        bars = " and ".join(f"{self.bar(split):.1%} of the {split} images" for split in SPLITS)
+        return (
+            f"Digits count as recognisable where a classifier of clean digits reads {bars}: "
+            "half way between chance and clean images."
+        )
+
     def accuracy(self, images: Tensor, split: str) -> float:
         """The share of the images of a split, in their order, that are read correctly."""
         return _accuracy(self.network, images, self.labels[split])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -13,16 +15,72 @@ from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, WATCHED, Images, build
 from torchlift.lab.reproduction.experiment import Part, Work
-from torchlift.lab.trajectory import Row, follow, part_of
+from torchlift.lab.reproduction.recognition import SPLITS, Reader
+from torchlift.lab.trajectory import Row, Trajectory, follow, part_of, trajectory_of
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
 from torchlift.objective import TrainingProblem
+from torchlift.report.records import Pictures
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import BackPropagation, Phase, TrainStep, initialise_weights
 from torchlift.training.lifted_step import LiftedStep
 
 #: Samples shown.
 SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one training led to.
+
+    Arguments:
+        trajectory: its rows.
+        psnr: of each validation image.
+        accuracy: of the classifier on the outputs of each split.
+        recognised: whether that is enough.
+        silent: whether the output does not depend on the input.
+    """
+
+    trajectory: Trajectory
+    psnr: Tensor
+    accuracy: Mapping[str, float]
+    recognised: Mapping[str, bool]
+    silent: bool
+
+    @staticmethod
+    def of(part: Part, images: Images, read: Reader) -> Outcome:
+        """From a part that `trained` made."""
+        tensors, record = part
+        accuracy = {split: read.accuracy(tensors[split], split) for split in SPLITS}
+        recognised = {split: accuracy[split] >= read.bar(split) for split in SPLITS}
+        quality = psnr(tensors["validation"], images.validation_x)
+        return Outcome(trajectory_of(record), quality, accuracy, recognised, bool(record["silent"]))
+
+    @property
+    def mean(self) -> float:
+        return float(self.psnr.mean())
+
+    @property
+    def readable(self) -> bool:
+        """Whether the outputs for training and for validation images are recognisable."""
+        return all(self.recognised.values())
+
+    @property
+    def remark(self) -> str:
+        """What went wrong, if anything did."""
+        return self.trajectory.failure or ("output does not depend on the input" if self.silent else "")
+
+
+def pictures(name: str, title: str, rows: Mapping[str, Tensor], truth: str) -> Pictures:
+    """Rows of square images, each with its PSNR to the row `truth` below it."""
+    captions = {
+        label: [f"{value:.1f} dB" for value in psnr(images, rows[truth]).tolist()]
+        for label, images in rows.items()
+        if label != truth
+    }
+    side = math.isqrt(rows[truth][0].numel())
+    squares = {label: images.reshape(-1, side, side) for label, images in rows.items()}
+    return Pictures(name, title, squares, captions, truth, note="PSNR under each image.")
 
 
 @torch.no_grad()
@@ -32,7 +90,7 @@ def silent(network: MLP, y: Tensor) -> bool:
     Then the output is d whatever comes in, and the gradient of the loss in all
     parameters but d is exactly zero: back-propagation never changes them.
     """
-    return not any(bool(part.any()) for part in (network.states(each).z[-1] for each in y.split(1000)))
+    return not any(bool(part.any()) for part in (network.states(batch).z[-1] for batch in y.split(1000)))
 
 
 def conventional(network: MLP, images: Images, rate: float) -> TrainStep:

@@ -54,7 +54,7 @@ def reproduce(
     installed), `tables` (Markdown and LaTeX) and `summary.md`. The record comes last: a folder with
     one is finished. Finished parts are kept on the way.
 
-    Args:
+    Arguments:
         experiment: one of `EXPERIMENTS`.
         scale: "tiny", "small" or "paper".
         seed: of everything random.
@@ -150,12 +150,12 @@ def _settings(experiment: Experiment, scale: Scale, seed: int) -> dict[str, Any]
 
 def _check_same(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to mix parts of two runs."""
-    found = _read(folder / SETTINGS)["settings"]
+    earlier = _read(folder / SETTINGS)["settings"]
     for name, value in settings.items():
-        if found.get(name) != value:
+        if earlier.get(name) != value:
             kind = "version" if name == "torchlift" else name
             hint = "Go on with the same settings, or choose another folder by --out."
-            raise DataError(message(str(folder), f"a run with {kind} {value}", found.get(name), hint))
+            raise DataError(message(str(folder), f"a run with {kind} {value}", earlier.get(name), hint))
 
 
 def _record(experiment: Experiment, scale: Scale, seed: int, result: ExperimentResult, clock: _Clock) -> Record:

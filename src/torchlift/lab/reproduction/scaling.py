@@ -77,7 +77,7 @@ PAPER = Plan(
 
 def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callable[[], object]]:
     """Method ↦ one training step on the full batch."""
-    found: dict[str, Callable[[], object]] = {}
+    calls: dict[str, Callable[[], object]] = {}
     phases = {
         TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), samples, steps=1),
         SWEEP: Phase(None, None, samples, steps=1),
@@ -88,8 +88,8 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
         network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
         y, x = (torch.randn(samples, width, generator=generator) for _ in range(2))
         batches = as_batches((y, x), batch_size=samples, like=network.like)
-        found[name] = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed).step
-    return found
+        calls[name] = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed).step
+    return calls
 
 
 def power(x: Sequence[float], y: Sequence[float]) -> Interval:
@@ -116,7 +116,7 @@ def exponents(times: Times) -> dict[str, Interval]:
     """By method, fitted to the largest sizes."""
     fitted = sorted(times)[-FITTED:]
     pairs = {name: [(at, value) for at in fitted for value in times[at][name]] for name in METHODS}
-    return {name: power([at for at, _ in each], [value for _, value in each]) for name, each in pairs.items()}
+    return {name: power([at for at, _ in points], [value for _, value in points]) for name, points in pairs.items()}
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,15 @@ class Scaling(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
         work.expect(sum(map(len, plan.axes.values())))
-        found: dict[str, dict[int, Mapping[str, Sequence[float]]]] = {}
+        times_by_axis: dict[str, dict[int, Mapping[str, Sequence[float]]]] = {}
         for axis, values in plan.axes.items():
-            found[axis] = {}
+            times_by_axis[axis] = {}
             for value in values:
                 make = partial(_measure, plan, {**plan.base, axis: value}, work.seed)
-                _, found[axis][value] = work.part(f"{axis} {value}", make)
-        fits = {axis: exponents(times) for axis, times in found.items()}
+                _, times_by_axis[axis][value] = work.part(f"{axis} {value}", make)
+        fits = {axis: exponents(times) for axis, times in times_by_axis.items()}
         decidable = work.scale != "tiny"
-        claims = [powers(fits, decidable), against_tape(fits, decidable), cost(found, decidable)]
+        claims = [powers(fits, decidable), against_tape(fits, decidable), cost(times_by_axis, decidable)]
         shown = "; ".join(f"{axis} {fits[axis][SWEEP].mean:.2f} ({fits[axis][TAPE].mean:.2f})" for axis in fits)
         summary = (
             "Time of one training step of a soft-threshold MLP. Exponents of the default's backward sweeps, and of "
@@ -157,7 +157,7 @@ class Scaling(Experiment):
                 FREE: f"Bregman({MU}), LinearisedBCD(ProximalAdam(0.0001)), full batch",
             },
         }
-        return ExperimentResult(summary, claims, [_fits_table(fits), *_figures(found, plan)], configuration)
+        return ExperimentResult(summary, claims, [_fits_table(fits), *_figures(times_by_axis, plan)], configuration)
 
 
 def _measure(plan: Plan, sizes: Mapping[str, int], seed: int) -> Part:
@@ -168,14 +168,14 @@ def _measure(plan: Plan, sizes: Mapping[str, int], seed: int) -> Part:
 
 def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim:
     """Whether any lower border lies above the power of matrix products."""
-    found = [
+    excesses = [
         (axis, name, fit.low - EXPECTED[axis], fit.text())
         for axis, by_name in fits.items()
         for name, fit in by_name.items()
         if name != TAPE
     ]
-    worst = max(found, key=lambda each: each[2])
-    measured = "; ".join(f"{name}, {axis}: {text}" for axis, name, _, text in found)
+    worst = max(excesses, key=lambda excess: excess[2])
+    measured = "; ".join(f"{name}, {axis}: {text}" for axis, name, _, text in excesses)
     statement = "A lifted step takes time linear in layers and samples, and at most quadratic in the width."
     return Claim.of(statement, measured, worst[2] <= TOLERANCE if decidable else None, "torchlift")
 
@@ -194,11 +194,12 @@ def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) ->
     return Claim.of(statement, measured, not faster if decidable else None, "torchlift")
 
 
-def cost(found: Mapping[str, Times], decidable: bool) -> Claim:
+def cost(times_by_axis: Mapping[str, Times], decidable: bool) -> Claim:
     """At the largest size of each axis, medians of blocks."""
-    ratios = {axis: _ratio(times[max(times)], SWEEP) for axis, times in found.items()}
+    ratios = {axis: _ratio(times[max(times)], SWEEP) for axis, times in times_by_axis.items()}
     measured = "; ".join(
-        f"{ratio:.2f} with {max(found[axis])} {'units' if axis == 'width' else axis}" for axis, ratio in ratios.items()
+        f"{ratio:.2f} with {max(times_by_axis[axis])} {'units' if axis == 'width' else axis}"
+        for axis, ratio in ratios.items()
     )
     statement = f"A step of the default costs at most {ALLOWED:g} times as much as one of back-propagation with Adam."
     return Claim.of(statement, measured, max(ratios.values()) <= ALLOWED if decidable else None, "torchlift")
@@ -226,10 +227,10 @@ def _borders(fit: Interval) -> tuple[Cell, Cell]:
     return (fit.low, fit.high) if math.isfinite(fit.low) else (None, None)
 
 
-def _figures(found: Mapping[str, Times], plan: Plan) -> list[Figure]:
+def _figures(times_by_axis: Mapping[str, Times], plan: Plan) -> list[Figure]:
     made: list[Figure] = []
     labels = {"layers": "layers", "width": "width", "samples": "samples per step"}
-    for axis, times in found.items():
+    for axis, times in times_by_axis.items():
         fixed = ", ".join(f"{labels[name]}: {value}" for name, value in plan.base.items() if name != axis)
         rows: list[list[Cell]] = [
             [at, *(_middle(cell[name]) for name in METHODS), _ratio(cell, SWEEP), _ratio(cell, FREE)]

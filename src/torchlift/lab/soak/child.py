@@ -149,7 +149,7 @@ def wait(child: Child, until: Callable[[], bool], seconds: float = GRACE) -> boo
 def disturb(kind: str, child: Child, folder: Path, draws: random.Random, *, since: float, before: int) -> Event | None:
     """Do it now; None if the child had ended by itself.
 
-    Args:
+    Arguments:
         kind: one of `KINDS`.
         child, folder: the process and its run.
         draws: of the length of a pause, and of the room that is left on the disk.
@@ -196,7 +196,7 @@ def _state(child: Child) -> str:
 def _full(child: Child, folder: Path, share: float) -> Iterator[str]:
     """No room for another checkpoint: a file system filled up, or a limit of the system on the size of files.
 
-    Args:
+    Arguments:
         child, folder: the process and its run.
         share: of a checkpoint's largest file, for which there still is room.
     """

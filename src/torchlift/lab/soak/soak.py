@@ -57,7 +57,7 @@ class Claim:
 def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: None) -> dict[str, Any]:
     """Train with and without disturbances, and compare.
 
-    Args:
+    Arguments:
         folder: where the runs are kept; on a file system of less than 1 GiB the disk is really filled.
         seconds: about how long everything takes, if starting a process is quick against it.
         seed: of training, and of all moments and kinds of disturbance.
@@ -73,13 +73,13 @@ def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: Non
         rough, settings, start=samples[0][0], gap=min(GAP, work / 10), deadline=time.monotonic() + 0.6 * seconds,
         draws=random.Random(seed), tell=tell,
     )  # fmt: skip
-    rounds, found = 0, ""
-    while not found and (not rounds or disturbed.time_for_more(rounds)):
+    rounds, difference = 0, ""
+    while not difference and (not rounds or disturbed.time_for_more(rounds)):
         shutil.rmtree(rough, ignore_errors=True)
-        found = disturbed.run() or ", ".join(differences(calm, rough))
+        difference = disturbed.run() or ", ".join(differences(calm, rough))
         rounds += 1
     events, watched = disturbed.events, samples[int(WARM_UP * len(samples)) :]
-    claims = (_each_kind(events), _came_back(events), _same(rounds, found), _memory(watched))
+    claims = (_each_kind(events), _came_back(events), _same(rounds, difference), _memory(watched))
     return {
         "steps": steps,
         "rounds": rounds,
@@ -104,13 +104,13 @@ def growth(samples: Sequence[tuple[float, float]]) -> float:
 def differences(one: Path, other: Path) -> list[str]:
     """In what two runs differ: tensors of their last checkpoints and models bit for bit, and histories but for time."""
     first, second = (Checkpoints(folder / "checkpoints").load() for folder in (one, other))
-    found = [] if first.step == second.step else [f"last steps {first.step} and {second.step}"]
-    found += _unequal(first.tensors, second.tensors, "checkpoint")
-    found += _unequal(load_tensors(one / "model")[0], load_tensors(other / "model")[0], "model")
+    unequal = [] if first.step == second.step else [f"last steps {first.step} and {second.step}"]
+    unequal += _unequal(first.tensors, second.tensors, "checkpoint")
+    unequal += _unequal(load_tensors(one / "model")[0], load_tensors(other / "model")[0], "model")
     rows = [[{**row, "seconds": None} for row in read_history(folder / "history.jsonl")] for folder in (one, other)]
     if rows[0] != rows[1]:
-        found.append(f"histories of {len(rows[0])} and {len(rows[1])} rows")
-    return found
+        unequal.append(f"histories of {len(rows[0])} and {len(rows[1])} rows")
+    return unequal
 
 
 def _unequal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], where: str) -> list[str]:
@@ -131,8 +131,8 @@ def _settings(seed: int) -> list[str]:
 def _rate(seed: int, seconds: float) -> float:
     """Steps per second."""
     with Child([*_settings(seed), "--training.time-limit", str(max(1.0, seconds))]) as child:
-        found = child.answer()
-    return found["steps"] / found["seconds"]
+        answer = child.answer()
+    return answer["steps"] / answer["seconds"]
 
 
 def _reference(folder: Path, work: float, seed: int, tell: Tell) -> tuple[int, list[str], Samples]:
@@ -176,7 +176,7 @@ def _undisturbed(folder: Path, settings: Sequence[str], every: float) -> Samples
 class Disturbed:
     """A run that is disturbed.
 
-    Args:
+    Arguments:
         folder, settings: of the run.
         start: seconds that a process needs until its first checkpoint.
         gap: seconds of training between two disturbances, at most.
@@ -266,9 +266,9 @@ def _came_back(events: Sequence[Event]) -> Claim:
     return Claim(statement, True, f"after {sum(event.status is not None for event in events)} restarts")
 
 
-def _same(rounds: int, found: str) -> Claim:
+def _same(rounds: int, difference: str) -> Claim:
     detail = f"parameters, state and history, bit for bit, in {rounds} of {rounds} runs"
-    return Claim("ends with the same numbers", not found, f"different: {found}" if found else detail)
+    return Claim("ends with the same numbers", not difference, f"different: {difference}" if difference else detail)
 
 
 def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
@@ -276,5 +276,5 @@ def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
     seconds = samples[-1][0] - samples[0][0] if samples else 0.0
     if seconds < WATCHED:
         return Claim(statement, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
-    found, mean = growth(samples), sum(size for _, size in samples) / len(samples)
-    return Claim(statement, found < GROWTH, f"{found:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")
+    share, mean = growth(samples), sum(size for _, size in samples) / len(samples)
+    return Claim(statement, share < GROWTH, f"{share:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")

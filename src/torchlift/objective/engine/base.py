@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from torchlift.objective.engine.states import Layout, States
@@ -89,9 +90,14 @@ class Engine(ABC):
     def evaluate(self, y: Tensor, z: States, context: Context = None) -> Evaluation:
         """v = W u + b for all layers and N = K u + d, without an autograd tape."""
 
-    @abstractmethod
+    @torch.no_grad()
     def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
         """σ(W u + b) for all layers: what z would be if every layer were consistent."""
+        result = z.empty_like(y.dtype) if out is None else out
+        for part in self.evaluate(y, z, context).parts:
+            assert not part.stacked  # engines that stack layers have a method of their own
+            result[part.start].copy_(part.activation(part.v))
+        return result
 
     @abstractmethod
     def gradients(

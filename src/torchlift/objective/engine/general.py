@@ -37,13 +37,6 @@ class GeneralEngine(Engine):
         output = form.output(u, context)
         return Evaluation(tuple(self._parts(form, layers, v)), output, tuple(residuals))
 
-    @torch.no_grad()
-    def activations(self, y: Tensor, z: States, context: Context = None, out: States | None = None) -> States:
-        result = z.empty_like(y.dtype) if out is None else out
-        for part in self.evaluate(y, z, context).parts:
-            result[part.start].copy_(part.activation(part.v))
-        return result
-
     def gradients(
         self,
         y: Tensor,
@@ -64,11 +57,11 @@ class GeneralEngine(Engine):
             output = form.output(u, context)
         result = Gradients(z.gradient_like(y.dtype), {})
         terms = [(output, scale * self.setting.loss.grad(output.detach(), x))]
-        own = []
-        for part in self._parts(form, [layer.detach() for layer in layers], [each.detach() for each in v]):
+        direct = []
+        for part in self._parts(form, [layer.detach() for layer in layers], [value.detach() for value in v]):
             # `gradients` may overwrite v, and detached v shares memory with the graph: give it a copy
             grad_z, grad_v = lifting.gradients(part.activation, part.z, part.v.clone(), scale * part.weight)
-            own.append(grad_z)
+            direct.append(grad_z)
             terms.append((v[part.start], grad_v))
         rho = self.setting.coupling
         terms += [(residual, scale * rho * residual.detach()) for residual in residuals if rho is not None]
@@ -77,8 +70,8 @@ class GeneralEngine(Engine):
         terms = [(value, cotangent) for value, cotangent in terms if value.requires_grad]
         leaves = [*layers, *free, *parameters.values()]
         grads = _vjp(terms, leaves)
-        for slot, grad, mine in zip(result.z, grads, own, strict=False):
-            torch.add(mine, grad, out=slot)
+        for slot, grad, grad_z in zip(result.z, grads, direct, strict=False):
+            torch.add(grad_z, grad, out=slot)
         if z.u is not None:
             result.z.u = z.u.empty_like(y.dtype)
             for slot, grad in zip(result.z.u, grads[len(layers) :], strict=False):

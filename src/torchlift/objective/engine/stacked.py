@@ -231,9 +231,9 @@ class StackedEngine(Engine):
         if not (value.requires_grad and leaves):
             return torch.zeros_like(u)
         grads = torch.autograd.grad(value, list(leaves.values()), cotangent, allow_unused=True, retain_graph=True)
-        found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
-        grad_u = found.pop("", None)
-        for name, grad in found.items():
+        by_name = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
+        grad_u = by_name.pop("", None)
+        for name, grad in by_name.items():
             taped[name] = taped[name] + grad if name in taped else grad
         return torch.zeros_like(u) if grad_u is None else grad_u
 

@@ -31,12 +31,12 @@ class Layout:
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
         """(first layer, count) of each buffer."""
-        found, start = [], 0
+        runs, start = [], 0
         for _, group in groupby(self.shapes):
             count = len(tuple(group))
-            found.append((start, count))
+            runs.append((start, count))
             start += count
-        return tuple(found)
+        return tuple(runs)
 
     def allocate(self, batch: int, like: Tensor, dtype: torch.dtype | None = None) -> States:
         """Uninitialised states for a batch."""
@@ -146,8 +146,8 @@ class States(Sequence[Tensor]):
         return States(layout, storage, batch=self.batch)
 
     def numel(self) -> int:
-        own = sum(buffer.numel() for buffer in self.buffers)
-        return own + (self.u.numel() if self.u is not None else 0)
+        size = sum(buffer.numel() for buffer in self.buffers)
+        return size + (self.u.numel() if self.u is not None else 0)
 
     def check(self, layout: Layout, batch: int) -> None:
         """Refuse states of another network or another batch."""

@@ -29,7 +29,7 @@ _INDEXED = re.compile(r"([A-Za-z]+)_(\d+)")
 def blocks(network: Any) -> Figure:
     """W, M, V and K as grids whose cells are drawn at the (compressed) size of their blocks.
 
-    Args:
+    Arguments:
         network: any torchlift network.
     """
     if not hasattr(network, "operators"):
@@ -95,8 +95,8 @@ def _ticks(margin: Sequence[tuple[str, int]], edges: list[float]) -> tuple[list[
 
 def _label(name: str) -> str:
     """u_12 as mathematics."""
-    found = _INDEXED.fullmatch(name)
-    return f"${found[1]}_{{{found[2]}}}$" if found else plain(name)
+    match = _INDEXED.fullmatch(name)
+    return f"${match[1]}_{{{match[2]}}}$" if match else plain(name)
 
 
 def _total(margin: Sequence[tuple[str, int]]) -> int:

@@ -71,10 +71,10 @@ def _looks(series: Sequence[Series]) -> list[tuple[str, str, str]]:
     groups: dict[str, int] = {}
     used: dict[tuple[int, bool], int] = {}
     looks: list[tuple[str, str, str]] = []
-    for index, each in enumerate(series):
-        group = groups.setdefault(each.group or f"\0{index}", len(groups))
-        place = used[group, each.dashed] = used.get((group, each.dashed), -1) + 1
-        lines = _LINES[each.dashed]
+    for index, curve in enumerate(series):
+        group = groups.setdefault(curve.group or f"\0{index}", len(groups))
+        place = used[group, curve.dashed] = used.get((group, curve.dashed), -1) + 1
+        lines = _LINES[curve.dashed]
         dot = _DOTS[(group // len(COLOURS) + place) % len(_DOTS)]
         looks.append((COLOURS[group % len(COLOURS)], lines[(group // len(COLOURS) + place) % len(lines)], dot))
     return looks

@@ -11,22 +11,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def devices(title: str, counts: Sequence[int], ways: Mapping[str, Sequence[tuple[float, float] | None]]) -> Figure:
+def devices(title: str, counts: Sequence[int], methods: Mapping[str, Sequence[tuple[float, float] | None]]) -> Figure:
     """Step times and efficiencies against devices, as `torchlift plan` predicts them.
 
-    Args:
+    Arguments:
         title: above both.
         counts: numbers of devices.
-        ways: name ↦ (seconds, efficiency) for each of them, or None.
+        methods: name ↦ (seconds, efficiency) for each of them, or None.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(title, fontsize=10)
     for index, (axis, label) in enumerate(zip(figure.subplots(1, 2), ("seconds per step", "efficiency"), strict=True)):
-        for (way, found), colour in zip(ways.items(), COLOURS, strict=False):
-            known = [(count, each[index]) for count, each in zip(counts, found, strict=True) if each is not None]
-            axis.plot(*zip(*known, strict=True), "o-", ms=3, lw=1.4, color=colour, label=way) if known else None
+        for (method, forecasts), colour in zip(methods.items(), COLOURS, strict=False):
+            points = [
+                (count, forecast[index])
+                for count, forecast in zip(counts, forecasts, strict=True)
+                if forecast is not None
+            ]
+            axis.plot(*zip(*points, strict=True), "o-", ms=3, lw=1.4, color=colour, label=method) if points else None
         axis.set_xscale("log", base=2)
         axis.set_xticks(counts, [str(count) for count in counts], fontsize=SMALL)
         axis.set_xlabel("devices")

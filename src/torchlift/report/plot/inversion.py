@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def pictures(rows: Mapping[str, Tensor]) -> Figure:
     """Images in named rows, all with the same greys: (B, H, W), (B, 1, H, W) or, for colours, (B, 3, H, W) in [0, 1].
 
-    Args:
+    Arguments:
         rows: as many images under every name.
     """
     from matplotlib.figure import Figure

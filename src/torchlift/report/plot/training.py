@@ -37,7 +37,7 @@ def training(
     Phases are shaded in turn for one history; several histories have a dotted
     line where a phase of theirs begins.
 
-    Args:
+    Arguments:
         histories: of one run each: what `tl.train` returns as `.history`, or the same rows as a list of dicts.
         labels: names of the runs.
         metric: in the right-hand panel; by default the first one of the validation rows. Without any
@@ -140,8 +140,8 @@ def _points(rows: Rows, kind: str, name: str, against: str) -> tuple[list[float]
     """Where, and how large: the rows of a kind with a value, in a field or among the metrics."""
     chosen = [row for row in rows if row["kind"] == kind]
     pairs = [(row[against], row["metrics"].get(name) if row.get(name) is None else row[name]) for row in chosen]
-    known = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return [x for x, _ in known], [y for _, y in known]
+    points = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _metrics(histories: Sequence[Rows]) -> list[str]:
@@ -160,7 +160,7 @@ def _check(histories: Sequence[Rows], labels: Sequence[str] | None, metric: str 
     if labels is not None and len(labels) != len(histories):
         invalid_value("plot.training labels", f"{len(histories)}, one per history", len(labels))
     if metric is not None and metric not in _metrics(histories):
-        known = ", ".join(_metrics(histories)) or "none: no validation row has metrics"
-        invalid_value("plot.training metric", f"one of {known}", repr(metric))
+        metrics = ", ".join(_metrics(histories)) or "none: no validation row has metrics"
+        invalid_value("plot.training metric", f"one of {metrics}", repr(metric))
     if against not in _AXES:
         invalid_value("plot.training against", f"one of {', '.join(map(repr, _AXES))}", repr(against))

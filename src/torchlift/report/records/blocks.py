@@ -15,7 +15,7 @@ OPERATORS = ("W", "M", "V", "K")
 def network_blocks(network: Any, name: str = "blocks", *, note: str = "") -> Blocks:
     """Where W, M, V and K of N(y) = K u + d, M u = V z, z = σ(W u + b) have blocks.
 
-    Args:
+    Arguments:
         network: any torchlift network.
         name: of the figure.
         note: below it.
@@ -24,7 +24,7 @@ def network_blocks(network: Any, name: str = "blocks", *, note: str = "") -> Blo
         invalid_type("network_blocks", "a torchlift network", network)
     form = network.operators()
     title = f"{type(network).__name__}: N(y) = K u + d,  M u = V z,  z = σ(W u + b)"
-    return Blocks(name, title, [_grid(each, getattr(form, each)) for each in OPERATORS], note=note)
+    return Blocks(name, title, [_grid(operator, getattr(form, operator)) for operator in OPERATORS], note=note)
 
 
 def _grid(name: str, operator: BlockOperator) -> Grid:

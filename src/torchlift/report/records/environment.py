@@ -25,8 +25,8 @@ def environment() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions of torchlift, Python and the packages we stand on."""
-    found = {name: package_version(name) or "absent" for name in PACKAGES}
-    return {"torchlift": found.pop("torchlift"), "python": platform.python_version(), **found}
+    versions = {name: package_version(name) or "absent" for name in PACKAGES}
+    return {"torchlift": versions.pop("torchlift"), "python": platform.python_version(), **versions}
 
 
 def processor() -> str:
@@ -41,12 +41,12 @@ def processor() -> str:
 
 def devices() -> list[str]:
     """What torch can compute on."""
-    found = ["cpu"]
+    names = ["cpu"]
     if torch.cuda.is_available():
-        found += [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
+        names += [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
-    return found
+        names.append("mps")
+    return names
 
 
 def package_version(name: str) -> str | None:

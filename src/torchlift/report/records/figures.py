@@ -166,8 +166,8 @@ class Pictures(Figure):
                 invalid_value(f"Pictures {self.name}", f"rows among {', '.join(self.rows)}", repr(label))
         for label, texts in self.captions.items():
             if len(texts) > len(self.rows[label]):
-                wanted = f"at most {len(self.rows[label])} captions of {label}, one per image"
-                invalid_value(f"Pictures {self.name}", wanted, len(texts))
+                expected = f"at most {len(self.rows[label])} captions of {label}, one per image"
+                invalid_value(f"Pictures {self.name}", expected, len(texts))
 
     def errors(self) -> dict[str, Tensor]:
         """|images − truth| of every other row; none without a truth."""
@@ -179,8 +179,8 @@ class Pictures(Figure):
 
     def largest_error(self) -> float:
         """The end of the scale of errors: at most 1, or images that are far off would hide what is wrong elsewhere."""
-        found = (float(error.nan_to_num(0, 0, 0).max()) for error in self.errors().values() if error.numel())
-        return min(1.0, max(found, default=0.0))
+        largest = (float(error.nan_to_num(0, 0, 0).max()) for error in self.errors().values() if error.numel())
+        return min(1.0, max(largest, default=0.0))
 
 
 @dataclass(frozen=True)

@@ -86,14 +86,14 @@ def _encode(figure: Figure, tensors: dict[str, Tensor]) -> dict[str, Any]:
     content: dict[str, Any] = {"kind": figure.kind}
     for field in dataclasses.fields(figure):
         content[field.name] = _plain(getattr(figure, field.name))
-    found: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     if isinstance(figure, Pictures):
-        found = {f"{figure.name}.{number}": images for number, images in enumerate(figure.rows.values())}
-        content["rows"] = dict(zip(figure.rows, found, strict=True))
+        stored = {f"{figure.name}.{number}": images for number, images in enumerate(figure.rows.values())}
+        content["rows"] = dict(zip(figure.rows, stored, strict=True))
     elif isinstance(figure, HeatMap):
-        found = {figure.name: figure.values}
+        stored = {figure.name: figure.values}
         content["values"] = figure.name
-    tensors.update({name: tensor.detach().cpu().float().contiguous() for name, tensor in found.items()})
+    tensors.update({name: tensor.detach().cpu().float().contiguous() for name, tensor in stored.items()})
     return content
 
 
@@ -102,9 +102,9 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items() if not isinstance(each, Tensor)}
+        return {name: _plain(item) for name, item in value.items() if not isinstance(item, Tensor)}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, Tensor) else value
 
 

@@ -49,7 +49,7 @@ _LATEX = {
 def cell_text(cell: Cell, form: str = "") -> str:
     """A cell for people.
 
-    Args:
+    Arguments:
         cell: of a `Table`.
         form: the format specification of its column, for numbers.
     """
@@ -112,7 +112,7 @@ def latex(table: Table) -> str:
 def record_markdown(record: Record, pictures: Sequence[str] = ()) -> str:
     """A record for people who read text: claims, then what there is to see.
 
-    Args:
+    Arguments:
         record: of a finished piece of work.
         pictures: names of the figures of which there is a file `figures/<name>.png`.
     """
@@ -134,8 +134,8 @@ def record_markdown(record: Record, pictures: Sequence[str] = ()) -> str:
 
 def counts(record: Record) -> str:
     """How many claims held, and how many did not."""
-    found = [claim.outcome for claim in record.claims]
-    return ", ".join(f"{found.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in found)
+    outcomes = [claim.outcome for claim in record.claims]
+    return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in outcomes)
 
 
 def _claims(record: Record) -> str:
@@ -150,7 +150,7 @@ def markdown_text(text: str) -> str:
     """One line in which nothing is taken for Markdown or HTML."""
     # A backslash before < is not an escape everywhere; an entity is.
     plain = _ENTITY.sub("&amp;", " ".join(text.split())).replace("<", "&lt;")
-    line = _MARKDOWN.sub(lambda found: "\\" + found[0], plain)
+    line = _MARKDOWN.sub(lambda match: "\\" + match[0], plain)
     return _BEGINNING.sub(r"\1\\\2", line)
 
 
@@ -163,6 +163,6 @@ def latex_text(text: str) -> str:
     return f"\\ensuremath{{{words}}}" if re.fullmatch(r"-[\d.]+", words) else words
 
 
-def _script(found: re.Match[str]) -> str:
-    mark, digits = ("^", found[1].translate(_RAISED)) if found[1] else ("_", found[2].translate(_LOWERED))
+def _script(match: re.Match[str]) -> str:
+    mark, digits = ("^", match[1].translate(_RAISED)) if match[1] else ("_", match[2].translate(_LOWERED))
     return rf"\ensuremath{{{mark}{{{digits}}}}}"

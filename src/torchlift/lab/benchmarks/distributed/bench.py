@@ -53,16 +53,16 @@ def run(sizes: Sequence[Size], effort: Effort) -> dict[str, Any]:
         sizes: the first one is what tables are about; all of them serve to fit the cost model.
         effort: how much to measure.
     """
-    found = json.loads(launch(_measure, effort.processes, json.dumps([str(s) for s in sizes]), _text(effort)))
-    measured = [(size, row["seconds"]) for size, row in zip(sizes, found, strict=True)]
+    rows = json.loads(launch(_measure, effort.processes, json.dumps([str(s) for s in sizes]), _text(effort)))
+    measured = [(size, row["seconds"]) for size, row in zip(sizes, rows, strict=True)]
     machine = fitted(measured, effort.processes)
     alone = quiet(machine, measured)
-    for size, row in zip(sizes, found, strict=True):
+    for size, row in zip(sizes, rows, strict=True):
         row["size"] = asdict(size)
         row["ceiling"] = effort.processes * row["seconds"]["product"] / row["seconds"]["product together"]
         row["speed_up"] = _speed_up(row["seconds"])
         row["predicted"] = _predicted(size, machine, alone, effort)
-    return {"effort": asdict(effort), "rows": found, "machine": machine.record()}
+    return {"effort": asdict(effort), "rows": rows, "machine": machine.record()}
 
 
 def _speed_up(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -73,15 +73,15 @@ def _speed_up(seconds: Mapping[str, float]) -> dict[str, float]:
 def _predicted(size: Size, machine: Machine, alone: Machine, effort: Effort) -> dict[str, float]:
     """Seconds of what the cost model knows."""
     work, count = as_work(size), effort.processes
-    found = {
+    forecasts = {
         "lifted": lifting(work, alone),
         "lifted, layers": lifting(work, machine, 1, count),
         "lifted, data": lifting(work, machine, count, 1),
         "back-propagation": data_parallel(work, alone),
         "DistributedDataParallel": data_parallel(work, machine, count),
     }
-    found |= {_pipeline(m): pipelined(work, machine, 1, count, m) for m in effort.micro_batches}
-    return {name: forecast.seconds for name, forecast in found.items()}
+    forecasts |= {_pipeline(m): pipelined(work, machine, 1, count, m) for m in effort.micro_batches}
+    return {name: forecast.seconds for name, forecast in forecasts.items()}
 
 
 def _measure(sizes: str, effort: str) -> str:
@@ -149,9 +149,9 @@ def _counted(call: Callable[[], object], mesh: Mesh) -> Volume:
     """Bytes of all processes in one step."""
     sent, reduced = mesh.traffic.sent, mesh.traffic.reduced
     call()
-    own = torch.tensor([mesh.traffic.sent - sent, mesh.traffic.reduced - reduced])
-    dist.all_reduce(own)
-    return Volume(*own.tolist())
+    volume = torch.tensor([mesh.traffic.sent - sent, mesh.traffic.reduced - reduced])
+    dist.all_reduce(volume)
+    return Volume(*volume.tolist())
 
 
 def _pipeline(micro_batches: int) -> str:

@@ -35,7 +35,9 @@ def fitted(measured: Sequence[tuple[Size, Mapping[str, float]]], processes: int)
     latency = median(times["short message"] for _, times in measured)
     bandwidth = median(_bandwidth(size, times["sum of gradients"], latency, processes) for size, times in measured)
     machine = Machine(_flops(measured, "product"), memory, bandwidth, latency)
-    passes = {way: _passes(machine, [(size, times[name]) for size, times in measured]) for way, name in ALONE.items()}
+    passes = {
+        method: _passes(machine, [(size, times[name]) for size, times in measured]) for method, name in ALONE.items()
+    }
     return Machine(_flops(measured, "product together"), memory, bandwidth, latency, 0.0, passes)
 
 

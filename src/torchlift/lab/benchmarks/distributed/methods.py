@@ -42,8 +42,8 @@ def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
         problem = TrainingProblem(objective, y, x)
     else:
         parts = split_evenly(size.batch, mesh.data)
-        shard, own = MeshShard(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
-        problem = ShardedProblem(objective, y[own], x[own], shard, stage_of(objective, mesh))
+        shard, rows = MeshShard(mesh, tuple(part.stop - part.start for part in parts)), parts[mesh.data_rank]
+        problem = ShardedProblem(objective, y[rows], x[rows], shard, stage_of(objective, mesh))
     return Steps(problem, ProximalGradient(STEP), problem.start())
 
 
@@ -64,8 +64,8 @@ def data_parallel(size: Size, mesh: Mesh) -> Callable[[], None]:
     """The same by `DistributedDataParallel`."""
     from torch.nn.parallel import DistributedDataParallel
 
-    own, (y, x) = split_evenly(size.batch, mesh.data)[mesh.data_rank], size.data()
-    return _trained(DistributedDataParallel(size.network().to_sequential()), y[own], x[own])
+    rows, (y, x) = split_evenly(size.batch, mesh.data)[mesh.data_rank], size.data()
+    return _trained(DistributedDataParallel(size.network().to_sequential()), y[rows], x[rows])
 
 
 def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:

@@ -105,6 +105,6 @@ def _seconds(method: Contestant, count: int) -> float:
 
 def _first(number: float) -> float:
     """The number of the first process, on all of them."""
-    found = torch.tensor(number, dtype=torch.float64)
-    dist.broadcast(found, 0)
-    return float(found)
+    shared = torch.tensor(number, dtype=torch.float64)
+    dist.broadcast(shared, 0)
+    return float(shared)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from torchlift.training import progress as progress_module
-from torchlift.training.progress import Progress
+from torchlift.core import progress as progress_module
+from torchlift.core.progress import Progress
 
 
 def _console(width: int = 140) -> Console:
