@@ -110,7 +110,9 @@ def run_slowly(name: str, folder: str) -> None:
         signal.sigtimedwait([], 0.05)
 
     try:
-        print(train(name, folder, resume=True, callback=say, epochs=400, phases=None).message, flush=True)
+        print(
+            train(name, folder or None, resume=bool(folder), callback=say, epochs=400, phases=None).message, flush=True
+        )
     except TrainingInterrupted as stopped:
         print(stopped.result.message, flush=True)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +37,7 @@ from torchlift.core.solution import Result, SolverError
 from torchlift.io import save_model
 from torchlift.parallel import Mesh, on_first, process_group, restarted
 from torchlift.parallel.mesh import TIMEOUT
+from torchlift.report.markup import finite
 from torchlift.report.records import environment
 from torchlift.training import Training, TrainingInterrupted, read_history
 
@@ -220,20 +220,9 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
         "steps": training.steps,
         "seconds": training.seconds,
     }
-    return _finite(record)
+    return finite(record)
 
 
 def _without_python(text: str) -> str:
     """The message without the advice for those who call `train` themselves."""
     return text.partition(" To go on, call train")[0]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(item) for item in value]
-    return value

@@ -55,9 +55,9 @@ def configuration(
         "validation data": None if held_out is None else _digest(held_out),
         "metrics": [metric.name for metric in settings.metrics],
         "monitored metric": settings.monitor.name,
-        "evaluate_every": settings.evaluate_every,
-        "patience": settings.patience,
-        "tolerance": settings.tolerance,
+        "evaluate_every": options.evaluate_every,
+        "patience": options.patience,
+        "tolerance": options.tolerance,
         "seed": settings.seed,
     }
 

@@ -26,6 +26,7 @@ from torchlift.training.choose import Choice
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
+from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard
@@ -45,10 +46,7 @@ class Settings:
         loss, metrics: what is evaluated.
         monitor: the metric that chooses the best parameters.
         validation: data for evaluations; without it the training data's own loss is recorded.
-        evaluate_every: steps between evaluations; an epoch by default.
-        patience: evaluations without improvement after which training has converged; None for never.
-        tolerance: relative change of the loss between evaluations at which it has converged; None for never.
-        checkpoint_every: seconds between checkpoints; 0 for one after every step.
+        options: when to evaluate, to save and to stop.
         seed: of batches and random starts.
         callback: called with each row; stops training by returning True.
     """
@@ -57,10 +55,7 @@ class Settings:
     metrics: tuple[Metric, ...]
     monitor: Metric
     validation: Batches | None
-    evaluate_every: int | None
-    patience: int | None
-    tolerance: float | None
-    checkpoint_every: float
+    options: RunOptions
     seed: int
     callback: Callback | None
 
@@ -203,7 +198,7 @@ class Run:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
         state.ended = self._ended(phase, method.count, total)
-        every = self.settings.evaluate_every or per_epoch
+        every = self.settings.options.evaluate_every or per_epoch
         first = state.steps - method.count
         self.progress.start(phase.title, total, phase.time_limit)
         while state.ended is None:
@@ -231,7 +226,7 @@ class Run:
                 return reason, f"after step {state.steps}"  # the last checkpoint is a better one
             if reason in (Result.CONVERGED, Result.MAX_STEPS, Result.TIME_LIMIT):
                 state.ended = reason.code
-            if reason is not None or now - saved >= self.settings.checkpoint_every:
+            if reason is not None or now - saved >= self.settings.options.checkpoint_every:
                 self._save(method)
                 saved = self.clock()
             if reason in (Result.INTERRUPTED, Result.STOPPED):
@@ -379,13 +374,13 @@ class Run:
 
     def _converged(self, monitored: float | None) -> bool:
         """Whether nothing improves any more."""
-        settings, state = self.settings, self.state
-        if settings.patience is not None and state.stale >= settings.patience:
+        options, state = self.settings.options, self.state
+        if options.patience is not None and state.stale >= options.patience:
             return True
         before, state.previous = state.previous, math.nan if monitored is None else monitored
-        if settings.tolerance is None or monitored is None or math.isnan(before):
+        if options.tolerance is None or monitored is None or math.isnan(before):
             return False
-        return abs(before - monitored) <= settings.tolerance * max(abs(before), abs(monitored))
+        return abs(before - monitored) <= options.tolerance * max(abs(before), abs(monitored))
 
     def _save(self, method: TrainStep) -> None:
         if self.checkpoints is None:

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -135,10 +136,8 @@ def train(
     for phase, source in planned:
         phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
     measures = _metrics(network, metrics, loss, held_out or batches[0])
-    settings = Settings(
-        loss, measures, _monitor(metrics, measures), held_out, options.evaluate_every, options.patience,
-        options.tolerance, options.checkpoint_every, seed, callback if mesh.first else None,
-    )  # fmt: skip
+    reporter = callback if mesh.first else None
+    settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
         hint = "Give validation=(inputs, targets), or a tolerance."
         invalid_value("train patience", "validation data to watch", "none", hint)
@@ -177,7 +176,7 @@ def train(
             bar.message(sentence)
         if mesh.layers > 1:
             bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
-        run = Run(network, work, settings, history, checkpoints, config, bar, writer, mesh=mesh)
+        run = Run(network, work, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
         if checkpoint is not None:
             run.resume(checkpoint)
         try:

@@ -21,6 +21,7 @@ from torchlift.lab.trajectory import Row, Trajectory, follow
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
+from torchlift.parallel import Mesh
 from torchlift.solvers import (
     BlockCoordinateDescent,
     FromBound,
@@ -76,7 +77,7 @@ def begin(name: str, network: MLP, images: Images, seed: int, budget: Budget) ->
         return method.init(Work(network, SquaredError(), batches, budget))
     split = "odd-even" if method.exact else "whole"
     problem = TrainingProblem(Objective(network, Bregman(MU)), images.y, images.x, split=split)
-    return LiftedStep(method, problem, problem.start("input"))
+    return LiftedStep(method, problem, problem.start("input"), Mesh())
 
 
 def steps_per_epoch(name: str, images: Images) -> int:

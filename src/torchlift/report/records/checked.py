@@ -48,40 +48,40 @@ def check_name(name: object) -> str:
     return name
 
 
-def _check(where: str, value: Any, wanted: Any) -> None:
+def _check(where: str, value: Any, annotation: Any) -> None:
     """Refuse a value that is not of the type that is wanted, by its place."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if wanted is Any:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
         _check_depth(where, value)
     elif origin in (Union, types.UnionType):
         if not any(_is_plain(value, part) for part in parts):
-            _refuse(where, wanted, value)
+            _refuse(where, annotation, value)
     elif origin is Literal:
         if not isinstance(value, str) or value not in parts:
             invalid_value(where, f"one of {', '.join(parts)}", repr(value)[:80])
     elif origin is tuple:
         if not isinstance(value, list | tuple) or len(value) != len(parts):
-            _refuse(where, wanted, value)
+            _refuse(where, annotation, value)
         for index, part in enumerate(parts):
             _check(f"{where}[{index}]", value[index], part)
     elif origin is Sequence:
         if not isinstance(value, list | tuple):
-            _refuse(where, wanted, value)
-        for index, each in enumerate(value):
-            _check(f"{where}[{index}]", each, parts[0])
+            _refuse(where, annotation, value)
+        for index, item in enumerate(value):
+            _check(f"{where}[{index}]", item, parts[0])
     elif origin is Mapping:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            _refuse(where, wanted, value)
-        for key, each in value.items():
-            _check(f"{where}[{key[:40]!r}]", each, parts[1])
-    elif dataclasses.is_dataclass(wanted):
-        kind = type(value) if wanted is Figure and type(value) in KINDS.values() else wanted
+            _refuse(where, annotation, value)
+        for key, item in value.items():
+            _check(f"{where}[{key[:40]!r}]", item, parts[1])
+    elif dataclasses.is_dataclass(annotation):
+        kind = type(value) if annotation is Figure and type(value) in KINDS.values() else annotation
         if type(value) is not kind:
-            _refuse(where, wanted, value)
+            _refuse(where, annotation, value)
         for name, part in _fields(kind).items():
             _check(f"{where}.{name}", getattr(value, name), part)
-    elif not _is_plain(value, wanted):
-        _refuse(where, wanted, value)
+    elif not _is_plain(value, annotation):
+        _refuse(where, annotation, value)
 
 
 @cache
@@ -90,31 +90,31 @@ def _fields(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _is_plain(value: Any, wanted: Any) -> bool:
-    if wanted is type(None):
+def _is_plain(value: Any, annotation: Any) -> bool:
+    if annotation is type(None):
         return value is None
-    if wanted in (int, float) and isinstance(value, int) and not isinstance(value, bool):
+    if annotation in (int, float) and isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < _LARGEST
-    return isinstance(value, wanted) and (wanted in (bool, str, float, Tensor))
+    return isinstance(value, annotation) and (annotation in (bool, str, float, Tensor))
 
 
 def _check_depth(where: str, value: Any, levels: int = DEEPEST) -> None:
     if levels == 0:
         invalid_value(where, f"at most {DEEPEST} levels of lists and dicts", "more")
-    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        _check_depth(where, each, levels - 1)
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_depth(where, item, levels - 1)
 
 
-def _refuse(where: str, wanted: Any, value: object) -> None:
+def _refuse(where: str, annotation: Any, value: object) -> None:
     got = f"{type(value).__name__} {value}"[:80] if isinstance(value, int | float | str) else type(value).__name__
-    raise InvalidTypeError(message(where, _words(wanted), got))
+    raise InvalidTypeError(message(where, _words(annotation), got))
 
 
-def _words(wanted: Any) -> str:
-    origin, parts = get_origin(wanted), get_args(wanted)
+def _words(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_words(part) for part in parts)
     if origin is not None:
         return {Sequence: "a list", Mapping: "a dict with text as keys"}.get(origin, f"{len(parts)} values")
-    known = {int: "a whole number below 2**63", float: "a number", bool: "true or false", str: "text"}
-    return known.get(wanted, "None" if wanted is type(None) else wanted.__name__)
+    words = {int: "a whole number below 2**63", float: "a number", bool: "true or false", str: "text"}
+    return words.get(annotation, "None" if annotation is type(None) else annotation.__name__)
