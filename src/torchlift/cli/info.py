@@ -26,6 +26,7 @@ EXTRAS = {
     "plot": {"matplotlib": "matplotlib"},
     "tensorboard": {"tensorboard": "tensorboard"},
     "wavelet": {"PyWavelets": "pywt"},
+    "images": {"pillow": "PIL"},
     "sklearn": {"scikit-learn": "sklearn"},
     "deepinv": {"deepinv": "deepinv"},
     "lab": {"matplotlib": "matplotlib"},

@@ -66,7 +66,7 @@ class Choice:
     Arguments:
         name: "as given", "lsuv", "identity", "identity-fit" or "layer-wise".
         why: in half a sentence.
-        losses: held-out loss of every start that was tried, before or after its short run, whichever is less.
+        losses: held-out loss of every start that was tried, after its short run.
         layers: what was done to each layer.
     """
 
@@ -95,8 +95,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     - A network without dead layers keeps its weights, unless targets have the
       shape of the inputs, all layers are wide enough to hand the input on, and
       the input itself is a better answer than the network's.
-    - Otherwise these are compared by their loss on held-out samples, before or
-      after the same short run where the trial has one: the given weights, or LSUV where
+    - Otherwise these are compared by their loss on held-out samples, each after
+      the same short run where the trial has one: the given weights, or LSUV where
       layers are dead; "layer-wise"; "identity" and "identity-fit" where the input
       can be handed on. Ties go to the given weights.
     """
@@ -131,7 +131,7 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
             continue
         start = copy.deepcopy(candidate)
         with torch.random.fork_rng(devices=()):
-            losses[name] = _least_loss(candidate, trial, seen, unseen, len(names))
+            losses[name] = _loss_after(candidate, trial, seen, unseen, len(names))
         factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
         if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):
             best = losses[name], start, layers
@@ -244,14 +244,13 @@ def _applied(
     return layers
 
 
-def _least_loss(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, candidates: int) -> float:
-    """The mean loss on held-out samples, before or after the short run: first steps may shake a good start."""
-    before = _loss(network, trial, unseen)
+def _loss_after(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, candidates: int) -> float:
+    """The mean loss on held-out samples after the short run, which tells how a start takes its first steps."""
     try:
         trial.run(network, seen, candidates)
     except StepFailure:
-        return before
-    return min(before, _loss(network, trial, unseen))
+        return math.inf
+    return _loss(network, trial, unseen)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -175,7 +176,7 @@ def train(
             bar.message(sentence)
         if mesh.layers > 1:
             bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
-        run = Run(network, work, settings, history, checkpoints, config, bar, writer, mesh=mesh)
+        run = Run(network, work, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
         if checkpoint is not None:
             run.resume(checkpoint)
         try:

@@ -6,6 +6,7 @@ COMMANDS: dict[str, str] = {
     "bench distributed": "torchlift.lab.commands.bench_distributed:BenchDistributed",
     "bench inversion": "torchlift.lab.commands.bench_inversion:BenchInversion",
     "bench layers": "torchlift.lab.commands.bench_layers:BenchLayers",
+    "bench league": "torchlift.lab.commands.bench_league:BenchLeague",
     "bench solvers": "torchlift.lab.commands.bench_solvers:BenchSolvers",
     "bench step": "torchlift.lab.commands.bench_step:BenchStep",
     "bench training": "torchlift.lab.commands.bench_training:BenchTraining",

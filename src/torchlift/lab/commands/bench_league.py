@@ -1,0 +1,105 @@
+"""`torchlift bench league`: default settings against the optimisers that people use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from torchlift.cli.command import Command, Record
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import did_you_mean, invalid_value
+from torchlift.core.files import read_json
+from torchlift.lab.benchmarks import league
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLeague(Command):
+    """Train by `train` with default settings and by six other optimisers, at equal processor time."""
+
+    name: ClassVar[str] = "bench league"
+
+    cases: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Parts of the names of cases, such as "denoising"; all by default."""
+    records: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("league")
+    """Folder of one small JSON file for each case and seed; runs that it holds are not repeated."""
+    seeds: int = 3
+    """Seeds 0, 1, …"""
+    trials: int = 3
+    """Settings that each baseline may try, at most 3."""
+    seconds: float | None = None
+    """Budget of a run in processor time instead of that of the case."""
+    table: bool = False
+    """Only show what the folder holds, as Markdown."""
+    tiny: bool = False
+    """A moment on a few digits, to see that everything runs; its numbers mean nothing."""
+
+    def check(self) -> None:
+        check_size("seeds", self.seeds)
+        if check_size("trials", self.trials) > 3:
+            invalid_value("trials", "at most 3", self.trials)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        names = league.cases(self.tiny)
+        for part in self.cases:
+            if not any(part in name for name in names):
+                hint = did_you_mean(part, names)
+                invalid_value("bench league", f"parts of the names {', '.join(names)}", repr(part), hint)
+
+    def collect(self) -> Record:
+        if self.table:
+            files = sorted(self.records.glob("*.json"))
+            return {"records": [read_json(file, "It is damaged: repeat the case.") for file in files]}
+        torch.set_num_threads(1)
+        console = Console(stderr=True)
+        baselines = [n for n, b in league.BASELINES.items() if not b.extra or find_spec("pytorch_optimizer")]
+        if len(baselines) < len(league.BASELINES):
+            console.print("SOAP, Schedule-Free AdamW and Prodigy are left out: pip install 'torchlift[lab]'.")
+        chosen = [
+            case for name, case in league.cases(self.tiny).items()
+            if not self.cases or any(part in name for part in self.cases)
+        ]  # fmt: skip
+        records = []
+        seconds = 0.3 if self.tiny and self.seconds is None else self.seconds
+        with console.status("starting") as status:
+            for seed in range(self.seeds):
+                for case in chosen:
+                    file = self.records / f"{_slug(case.name)}-{seed}.json"
+                    records.append(
+                        league.compete(
+                            case, seed, self.trials, file, seconds=seconds, baselines=baselines, note=status.update
+                        )
+                    )
+        return {"records": records}
+
+    def show(self, record: Record, console: Console) -> None:
+        if self.table:
+            console.print(league.markdown(record["records"]), soft_wrap=True)
+            return
+        for each in record["records"]:
+            title = f"{each['case']}, seed {each['seed']}, {each['seconds']:.1f} s"
+            table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+            for heading in ("method", "start"):
+                table.add_column(heading)
+            for heading in (each["metric"], "steps", "seconds to the best baseline's end"):
+                table.add_column(heading, justify="right")
+            for row in league.standings(each):
+                reached = "–" if row["to target"] is None else f"{row['to target']:.1f}"
+                value = "–" if row["report"] is None else f"{row['report']:.2f}"
+                table.add_row(row["method"], row["start"], value, str(row["steps"]), reached)
+            console.print(table)
+        factors = ", ".join(f"{factor:g}" for factor in league.FACTORS)
+        console.print(f"\nShare of cases that reach the best baseline's end within {factors} times the least time:")
+        for name, shares in league.profiles(record["records"]).items():
+            console.print(f"  {name}: {', '.join(f'{share:.0%}' for share in shares)}")
+
+
+def _slug(name: str) -> str:
+    plain = name.replace("×", "x").replace(",", "").replace(".", "p")
+    return "-".join(plain.split())
