@@ -448,13 +448,11 @@ def profiles(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the documentation: report values by case, methods in columns, starts named."""
-    names = list(dict.fromkeys((row["method"], row["start"]) for record in records for row in standings(record)))
-    head = ["case", "budget", *(name if name.startswith("ours") else f"{name}, {start} start" for name, start in names)]
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    for record in records:
-        rows = {(row["method"], row["start"]): row for row in standings(record)}
-        reported = [rows[key]["report"] if key in rows else None for key in names]
-        values = ("–" if value is None else f"{value:.4g}" for value in reported)
-        lines.append(" | ".join([record["case"], f"{record['seconds']:.1f} s", *values]))
-    return "\n".join(f"| {line} |" for line in lines)
+    """The table of the documentation: a row for each method and start, a column for each case and seed."""
+    tables = [{(row["method"], row["start"]): row for row in standings(record)} for record in records]
+    titles = [f"{record['case']} (seed {record['seed']}, {record['seconds']:.1f} s)" for record in records]
+    lines = [["method", "start", *titles], ["---"] * (2 + len(titles))]
+    for method, start in dict.fromkeys(key for table in tables for key in table):
+        reported = [table[method, start]["report"] if (method, start) in table else None for table in tables]
+        lines.append([method, start, *("–" if value is None else f"{value:.2f}" for value in reported)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
