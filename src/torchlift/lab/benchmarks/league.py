@@ -293,6 +293,7 @@ def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: flo
     if baseline is not None:
         solver = BackPropagation(make, anneal=baseline.anneal, centring=baseline.centring)
     curve: list[tuple[float, float]] = []
+    values: dict[str, float] = {}
 
     @contextmanager
     def judged() -> Iterator[None]:
@@ -315,6 +316,7 @@ def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: flo
         if row["kind"] == "train":
             with clock.stopped(), judged():
                 curve.append((clock.now() - begin, score(case, module, data.choice)))
+                values.update(choice=curve[-1][1], report=score(case, module, data.report))
 
     batch: dict[str, Any] = {"batch_size": case.batch_size}
     ours, lifting = solver is None, Conventional() if isinstance(solver, BackPropagation) else None
@@ -331,7 +333,7 @@ def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: flo
             options=TrainOptions(evaluate_every=every), **({} if ours else batch),
         )  # fmt: skip
     used = clock.now() - begin
-    with judged():
+    if baseline is None:  # what `train` returns; a baseline is judged by its own last weights
         values = {"choice": score(case, module, data.choice), "report": score(case, module, data.report)}
     return {"start": start, "setting": setting, **values, "steps": result.steps, "seconds": used, "curve": curve,
             "message": result.message}  # fmt: skip
