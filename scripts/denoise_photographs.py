@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import torchlift as tl
-from torchlift.data import Denoising, Patches, psnr
+from torchlift.data import Denoising, Patches, psnr, tiles
 from torchlift.networks.denoisers import Denoiser
 from torchlift.training import BackPropagation
 
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="of adamw, whose cosine falls to 0")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--weights", help="how weights start, see torchlift.train; by default as it chooses")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test", type=Path)
     given = parser.parse_args()
@@ -104,17 +105,29 @@ def main() -> None:
     if given.method == "adamw":
         lifting = tl.liftings.Conventional()
         solver = BackPropagation(partial(torch.optim.AdamW, lr=given.lr, fused=True), "cosine")
+    squares = tiles(held_out[::4], SIZE)
+    noisy = Denoising(NOISE).degrade(squares, torch.Generator().manual_seed(given.seed)).y
     before = time.process_time()
     result = tl.train(
-        network, Patches(train, Denoising(NOISE), SIZE), steps=given.steps, batch_size=given.batch_size,
-        seed=given.seed, progress=False, lifting=lifting, solver=solver,
-    )  # fmt: skip
+        network,
+        Patches(train, Denoising(NOISE), SIZE),
+        validation=(noisy, squares),
+        lifting=lifting,
+        solver=solver,
+        batch_size=given.batch_size,
+        steps=given.steps,
+        weights=given.weights,
+        seed=given.seed,
+        progress=False,
+    )
     record = {
         "network": given.network,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "method": given.method if given.method == "sweep" else f"adamw, lr {given.lr:g}, cosine",
         "steps": result.steps,
         "processor_seconds": round(time.process_time() - before, 1),
+        "best_step": result.best["step"],
+        "curve": [round(row["metrics"]["psnr"], 2) for row in result.history if row["kind"] == "validation"],
         "validation_psnr": round(measure(network, held_out, 1), 3),
     }
     if given.test is not None:

@@ -54,6 +54,7 @@ def test_outputs_are_inverted_and_everything_is_kept(
         np.save(tmp_path / "y.npy", modules()(x).numpy())
     out = tmp_path / "out"
     options = ["--weight", "1e-4", "--prior", "total-variation", "box", "--max-steps", "2000", "--tolerance", "1e-7"]
+    options += ["--interval", "0.9"]
     assert run(["invert", str(model), str(tmp_path / "y.npy"), *options, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "residual" in text and "total-variation + box, weight 0.0001" in text and "x.npy" in text
@@ -62,7 +63,9 @@ def test_outputs_are_inverted_and_everything_is_kept(
     with Image.open(out / "images" / "0001.png") as picture:
         np.testing.assert_array_equal(np.array(picture), np.rint(found[1, 0] * 255))
     record = json.loads((out / "invert.json").read_text(encoding="utf-8"))
-    assert record["files"] == ["invert.json", "x.npy", "images", "inversion.png"]
+    assert record["files"] == ["invert.json", "x.npy", "lower.npy", "upper.npy", "images", "inversion.png"]
+    lower, upper = (np.load(out / f"{name}.npy") for name in ("lower", "upper"))
+    assert (lower <= found).all() and (found <= upper).all() and (lower < upper).any()
     assert all((out / name).exists() for name in record["files"])
     assert record["residual"] < 0.05 and record["psnr"] is None
     assert len(record["images"]) == 3 and len(record["gaps"]) == 2
@@ -172,6 +175,8 @@ def test_a_start_and_a_decoder(capsys: Capture, tmp_path: Path, model: Path, ima
         (["MODEL", "y.npy", "--anchor", "1"], "a start to be anchored at"),
         (["MODEL", "y.npy", "--start", "a.npy", "--decoder", "b"], "--start or --decoder, got both"),
         (["MODEL", "y.npy", "--images", "0"], "images"),
+        (["MODEL", "y.npy", "--interval", "2"], "a number between 0 and 1, got 2.0"),
+        (["MODEL", "y.npy", "--interval", "0.9"], "--out for the files"),
         (["MODEL"], "DATA"),
     ],
 )

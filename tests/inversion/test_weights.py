@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -97,6 +98,41 @@ def test_sure_probes_stay_in_the_range_of_the_last_activation() -> None:
     y[:, 0] = 0
     inv = tl.invert(net, y, Tikhonov(), Sure(per_image=True, steps=20), noise_level=0.1)
     assert bool(inv.objective.isfinite().all()) and inv.weight.shape == (3,)
+
+
+def decoder_of(net: tl.networks.Network, damping: float) -> Callable[[Tensor], Tensor]:
+    """The ridge estimate with some weight, as a decoder."""
+    (layer,) = net.to_sequential()
+    W, b = layer.weight.detach(), layer.bias.detach()
+    inverse = torch.linalg.solve(W.T @ W + damping * torch.eye(12, dtype=torch.float64), W.T)
+    return lambda y: (y - b) @ inverse.T
+
+
+def test_weight_and_anchor_together() -> None:
+    """With a good decoder SURE holds on to it; with a noisy one it does not. Never worse than the decoder."""
+    net, x, y = problem(40)
+
+    def error(found: Tensor) -> float:
+        with torch.no_grad():
+            return float((net(found) - net(x)).square().sum(1).mean())
+
+    anchors = []
+    for damping in (NOISE**2, 1e-9):
+        decoder = decoder_of(net, damping)
+        inv = tl.invert(net, y, Tikhonov(), noise_level=NOISE, start=decoder)
+        assert inv.problem is not None and inv.weight_trace is not None and "SURE" in inv.message
+        anchors.append(inv.problem.anchor)
+        assert error(inv.x) <= 1.02 * error(decoder(y))
+    assert anchors[1] < anchors[0]
+    best = min(error(tl.invert(net, y, Tikhonov(), weight).x) for weight in (0.01, 0.03, 0.09, 0.3, 1.0))
+    assert error(inv.x) < 1.2 * best
+
+
+def test_a_noise_level_alone_chooses_the_weight() -> None:
+    net, _, y = problem(6)
+    inv = tl.invert(net, y, Tikhonov(), noise_level=NOISE)
+    assert inv.weight_trace is not None and inv.weight_trace.rule == "sure"
+    assert tl.invert(net, y, Tikhonov()).weight.tolist() == pytest.approx([0.02] * 6)
 
 
 def test_vertex_and_curvature() -> None:

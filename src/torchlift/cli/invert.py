@@ -74,6 +74,8 @@ class Invert(Command):
     """Possible gain, relative to the objective, at which an image is done."""
     time_limit: float | None = None
     """Seconds for all images."""
+    interval: float | None = None
+    """Write intervals that are to hold this share of the true entries, such as 0.9; needs --out."""
     project: bool = False
     """Move outputs that the last activation cannot produce into its range instead of refusing them."""
     images: int | None = None
@@ -116,6 +118,10 @@ class Invert(Command):
             invalid_value("algorithm", f"one of {', '.join(ALGORITHMS)}", repr(self.algorithm))
         if self.start is not None and self.decoder is not None:
             invalid_value("invert", "--start or --decoder", "both")
+        if self.interval is not None and not 0 < self.interval < 1:
+            invalid_value("interval", "a number between 0 and 1", self.interval)
+        if self.interval is not None and self.out is None:
+            invalid_value("interval", "--out for the files", "none")
         self._weight()  # before anything is read
 
     def _weight(self) -> float | WeightRule | None:
@@ -231,6 +237,12 @@ class Invert(Command):
             if images is not None:
                 np.save(unlinked(self.out / name), images.numpy(), allow_pickle=False)
                 files.append(name)
+        bars = None
+        if self.interval is not None:
+            bars = inversion.interval(self.interval)
+            for name, bound in (("lower.npy", bars.lower), ("upper.npy", bars.upper)):
+                np.save(unlinked(self.out / name), bound.numpy(), allow_pickle=False)
+                files.append(name)
         if not can_draw():
             return files
         from torchlift.report import plot
@@ -238,6 +250,9 @@ class Invert(Command):
         if is_picture(tuple(inversion.x.shape[1:])):
             write_pictures(unlinked(self.out / "images"), inversion.x)
             rows = {"input": truth, "start": start, "inversion": inversion.x}
+            if bars is not None:
+                share = f"{100 * bars.level:g} %"
+                rows |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
             shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
             plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
             files += ["images", "inversion.png"]

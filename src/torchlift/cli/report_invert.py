@@ -52,10 +52,11 @@ def _record(folder: Path, result: Mapping[str, Any]) -> Record:
 
 
 def _pictures(folder: Path, result: Mapping[str, Any]) -> list[Figure]:
-    """The first images, with the true inputs and the first guesses where there were any."""
+    """The first images, with the true inputs, the first guesses and the intervals where there were any."""
     shape = tuple(result["in_shape"])
     rows: dict[str, Tensor] = {}
-    for label, name in (("input", "truth.npy"), ("start", "start.npy"), (FOUND, "x.npy")):
+    files = (("input", "truth.npy"), ("start", "start.npy"), (FOUND, "x.npy"))
+    for label, name in (*files, ("lower end of the intervals", "lower.npy"), ("upper end", "upper.npy")):
         if (folder / name).exists():
             images = _as_pictures(read_batch(folder / name, shape, torch.zeros(()))[:SHOWN], shape)
             if images is not None:

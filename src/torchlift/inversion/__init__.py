@@ -19,6 +19,7 @@ from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.bound import ErrorBound, error_bound
 from torchlift.inversion.door import ALGORITHMS
 from torchlift.inversion.exact import Exact
+from torchlift.inversion.intervals import Calibration, Interval, calibrate
 from torchlift.inversion.invert import invert
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
 from torchlift.inversion.problem import InversionProblem
@@ -35,9 +36,11 @@ __all__ = [
     "RULES",
     "Accelerated",
     "Automatic",
+    "Calibration",
     "Discrepancy",
     "ErrorBound",
     "Exact",
+    "Interval",
     "Inversion",
     "InversionProblem",
     "InversionSolver",
@@ -51,6 +54,7 @@ __all__ = [
     "Sweep",
     "WeightRule",
     "WeightTrace",
+    "calibrate",
     "error_bound",
     "invert",
 ]

@@ -123,7 +123,8 @@ def invert(
             else:
                 weights, trace = job.choose(weights, noise_level, budget)
         result = job.run(weights, job.problem.guess, budget)
-    return replace(result, weight_trace=trace, projected=projected, problem=replace(job.problem, weight=weights))
+    solved = replace(job.problem, weight=weights)
+    return replace(result, weight_trace=trace, projected=projected, problem=solved, noise_level=noise_level)
 
 
 def _problem(

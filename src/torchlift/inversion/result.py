@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
+from torchlift.inversion.intervals import Calibration, Interval, make_interval
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.state import Status
 
@@ -64,6 +65,7 @@ class Inversion:
         weight_trace: how the weight was chosen; None where it was given.
         projected: how many entries of y were moved into the range of the last activation.
         problem: what was solved.
+        noise_level: of y, where it was given.
     """
 
     x: Tensor
@@ -82,6 +84,7 @@ class Inversion:
     weight_trace: WeightTrace | None = None
     projected: int = 0
     problem: InversionProblem | None = None
+    noise_level: float | None = None
 
     @property
     def converged(self) -> bool:
@@ -92,6 +95,20 @@ class Inversion:
     def failed(self) -> Tensor:
         """Which images diverged or stalled: (B,)."""
         return (self.status == Status.DIVERGED) | (self.status == Status.STALLED)
+
+    def interval(
+        self, level: float = 0.9, *, noise_level: float | None = None, calibration: Calibration | None = None
+    ) -> Interval:
+        """Intervals that are to hold a share `level` of the true entries, by Laplace's approximation.
+
+        Arguments:
+            noise_level: of y; by default the one that was given to `invert`, else estimated from the residual.
+            calibration: of `calibrate`, for factors that hold on images like held-out ones; else those of a
+                normal distribution, which know nothing of how far the prior is from the truth.
+        """
+        assert self.problem is not None  # `invert` says what it solved
+        noise = self.noise_level if noise_level is None else noise_level
+        return make_interval(self.problem, self.x, level, noise, calibration)
 
     @property
     def counts(self) -> Mapping[str, int]:

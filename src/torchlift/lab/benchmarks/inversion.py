@@ -39,7 +39,8 @@ class Scale:
         choice: other ones, on which weights and anchors are chosen.
         noise: standard deviations of the noise on codes.
         adam_steps: steps of the reference.
-        sweeps, warm_sweeps, long_sweeps: of the inversion from nothing, from a decoder's output, and without hurry.
+        sweeps, long_sweeps: of `"sweep"`, and of the rules for the weight.
+        default_steps: of the default algorithm; None for its own number.
         repeats: timings at the paper's noise, of which the median counts.
         reach: how many factors of 2 (of 4 for anchors) the search for weights may go from its start.
         seed: of the noise.
@@ -48,17 +49,17 @@ class Scale:
     images: int = 100
     choice: int = 32
     noise: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
-    adam_steps: int = 500
+    adam_steps: int = 300
     sweeps: int = 120
-    warm_sweeps: int = 40
     long_sweeps: int = 300
+    default_steps: int | None = None
     repeats: int = 3
     reach: int = 8
     seed: int = 0
 
 
 TINY = Scale(
-    images=3, choice=2, noise=(0.1,), adam_steps=6, sweeps=6, warm_sweeps=4, long_sweeps=12, repeats=1, reach=1
+    images=3, choice=2, noise=(0.1,), adam_steps=6, sweeps=6, long_sweeps=12, default_steps=6, repeats=1, reach=1
 )
 
 
@@ -71,6 +72,7 @@ class Sample:
         y: noisy codes.
         x: the true inputs.
         guess: a decoder's output for y; None where there is no decoder.
+        decoder: that decoder.
         noise: standard deviation.
     """
 
@@ -79,6 +81,7 @@ class Sample:
     x: Tensor
     guess: Tensor | None
     noise: float
+    decoder: Network | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Contestant:
 
     Arguments:
         name: in tables.
-        options: of `invert`; {"adam": steps} for the reference, a plain loop of `torch.optim.Adam`.
+        options: of `invert`; {"adam": steps} and {"lbfgs": steps} for plain loops of torch's own optimisers.
         warm: start from the decoder's output and be anchored there.
         grey: start from the grey image ½ instead of black.
     """
@@ -100,21 +103,61 @@ class Contestant:
     def run(self, sample: Sample, weight: float, anchor: float) -> Tensor:
         start = sample.guess if self.warm else torch.full_like(sample.x, 0.5) if self.grey else None
         if "adam" in self.options:
-            return adam(sample, weight, self.options["adam"], start, anchor)
-        found = invert(sample.network, sample.y, PRIOR, weight, start=start, anchor=anchor, **self.options)
-        return found.x
+            return adam(sample, weight, self.options["adam"], start, anchor, self.options.get("rate", 0.05))
+        if "lbfgs" in self.options:
+            return lbfgs(sample, weight, self.options["lbfgs"], start, anchor)
+        if self.options.get("weight") == "sure":
+            assert sample.decoder is not None
+            return invert(sample.network, sample.y, PRIOR, noise_level=sample.noise, start=sample.decoder).x
+        return invert(sample.network, sample.y, PRIOR, weight, start=start, anchor=anchor, **self.options).x
+
+    @property
+    def baseline(self) -> bool:
+        """Whether this is a method that anyone would write down with torch alone, or nested PDHG."""
+        return "adam" in self.options or "lbfgs" in self.options or self.options.get("algorithm") == "nested-pdhg"
 
 
-def contestants(scale: Scale) -> list[Contestant]:
-    """The reference comes first. From a decoder, Adam gets about the time that the sweeps get."""
-    fair = max(1, round(0.15 * scale.adam_steps))
-    return [
-        Contestant("Adam", {"adam": scale.adam_steps}),
-        Contestant("nested PDHG", {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}),
-        Contestant("sweep", {"algorithm": "sweep", "max_steps": scale.sweeps}),
-        Contestant("Adam from decoder", {"adam": fair}, warm=True),
-        Contestant("sweep from decoder", {"algorithm": "sweep", "max_steps": scale.warm_sweeps}, warm=True),
+def contestants(scale: Scale, warm: bool) -> list[Contestant]:
+    """The reference comes first. All have the same start, prior, weight and anchor; SURE chooses for itself."""
+    start = {"warm": warm}
+    methods = [
+        Contestant("Adam, rate 0.05", {"adam": scale.adam_steps}, **start),
+        Contestant("Adam, rate 0.02", {"adam": scale.adam_steps, "rate": 0.02}, **start),
+        Contestant("nested PDHG", {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}, **start),
+        Contestant("L-BFGS", {"lbfgs": scale.adam_steps}, **start),
+        Contestant("sweep", {"algorithm": "sweep", "max_steps": scale.sweeps}, **start),
+        Contestant("default", {} if scale.default_steps is None else {"max_steps": scale.default_steps}, **start),
     ]
+    return [*methods, Contestant("default, SURE", {"weight": "sure"}, **start)] if warm else methods
+
+
+def lbfgs(sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0) -> Tensor:
+    """The objective of `adam` by torch's own L-BFGS with its line search, the images clamped to [0, 1] in the loss."""
+    module = sample.network.to_sequential().requires_grad_(False)
+    x0 = torch.zeros_like(sample.x) if start is None else start
+    x = x0.clamp(0, 1).requires_grad_()
+    optimiser = torch.optim.LBFGS([x], max_iter=steps, max_eval=steps, line_search_fn="strong_wolfe", history_size=10)
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        image = x.clamp(0, 1)
+        loss = 0.5 * (module(image) - sample.y).square().sum() + weight * _smooth_variation(image, 1e-3)
+        loss = loss + 0.5 * anchor * (image - x0).square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimiser.step(closure)
+    return x.detach().clamp(0, 1)
+
+
+@torch.no_grad()
+def objective(sample: Sample, x: Tensor, weight: float, anchor: float, start: Tensor | None) -> float:
+    """½‖N(x) − y‖² + ρ TV(x) + λ/2 ‖x − x₀‖², the mean over images."""
+    fit = 0.5 * (sample.network(x) - sample.y).square().sum() + weight * TotalVariation().value(x).sum()
+    if start is not None:
+        fit = fit + 0.5 * anchor * (x - start).square().sum()
+    return float(fit) / len(x)
 
 
 def adam(
@@ -169,7 +212,7 @@ def codes(model: Autoencoder, x: Tensor, noise: float, seed: int) -> Sample:
     """Noisy codes of images."""
     clean = model.encoder(x)
     y = clean + noise * torch.randn(clean.shape, generator=torch.Generator().manual_seed(seed))
-    return Sample(model.encoder, y, x, model.decoder(y), noise)
+    return Sample(model.encoder, y, x, model.decoder(y), noise, model.decoder)
 
 
 def autoencoder(
@@ -183,9 +226,8 @@ def autoencoder(
         assert ours.guess is not None
         base = psnr(ours.guess, ours.x)
         repeats = scale.repeats if noise == NOISE else 1
-        cells, images = compare(
-            contestants(scale), ours, tuning, scale, repeats, lambda text, at=where: say(f"{at}: {text}")
-        )
+        field = contestants(scale, warm=True)
+        cells, images = compare(field, ours, tuning, scale, repeats, lambda text, at=where: say(f"{at}: {text}"))
         clamped = psnr(ours.guess.clamp(0, 1), ours.x)
         rows.append(
             {
@@ -200,33 +242,33 @@ def autoencoder(
             }
         )
         if noise == NOISE:
-            pictures = {"input": ours.x, "decoder": ours.guess, "sweep": images["sweep"]}
-            pictures["sweep from decoder"] = images["sweep from decoder"]
+            pictures = {"input": ours.x, "decoder": ours.guess, "default": images["default"]}
+            pictures["default, SURE"] = images["default, SURE"]
     return rows, {name: tensor[:5].clone() for name, tensor in pictures.items()}
 
 
 def compare(
     field: Sequence[Contestant], ours: Sample, choice: Sample, scale: Scale, repeats: int, say: Report
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Every contestant with the weight (and anchor) that is best on `choice`, timed in turn, on `ours`."""
-    chosen = {}
-    for each in field:
-        say(f"{each.name}: choosing the weight")
-        chosen[each.name] = choose(each, choice, scale.reach)
+    """Every contestant in turn on `ours`, with the weight and anchor that are best for the first on `choice`."""
+    say(f"{field[0].name}: choosing the weight")
+    weight, anchor = choose(field[0], choice, scale.reach)
     seconds: dict[str, list[float]] = {each.name: [] for each in field}
     images: dict[str, Tensor] = {}
     for _ in range(repeats):
         for each in field:
             say(each.name)
             begin = time.process_time()
-            images[each.name] = each.run(ours, *chosen[each.name])
+            images[each.name] = each.run(ours, weight, anchor)
             seconds[each.name].append(time.process_time() - begin)
     times = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
     cells = [
         {
             "name": each.name,
-            "weight": chosen[each.name][0],
-            "anchor": chosen[each.name][1],
+            "baseline": each.baseline,
+            "weight": weight,
+            "anchor": anchor,
+            "objective": objective(ours, images[each.name], weight, anchor, ours.guess if each.warm else None),
             "psnr": psnr(images[each.name], ours.x),
             "seconds": times[each.name],
             "time ratio": times[each.name] / times[field[0].name],
@@ -353,13 +395,16 @@ def other(name: str, case: Other, scale: Scale, say: Report) -> list[dict[str, A
         y = y + noise * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed))
         return Sample(case.network, y, x, None, noise)
 
-    field = [each for each in contestants(scale) if not each.warm]
-    longer = {"algorithm": "sweep", "max_steps": scale.long_sweeps, "on_infeasible": "project"}
-    field[1:] = [replace(each, options={**each.options, "on_infeasible": "project"}) for each in field[1:]]
-    field.append(Contestant("sweep, longer", longer))
-    field.insert(1, replace(field[0], name="Adam from grey", grey=True))
+    field = contestants(scale, warm=False)
+    grey = [replace(each, name=f"{each.name}, grey start", grey=True) for each in field if each.baseline]
+    field = [*field, *grey]
+    field = [
+        replace(each, options={**each.options, "on_infeasible": "project"}) if each.name == "sweep" else each
+        for each in field
+    ]
     if case.network.depth == 1:
-        field.append(Contestant("exact", {"algorithm": Exact(tolerance=1e-5), "max_steps": 4 * scale.adam_steps}))
+        options = {"algorithm": Exact(tolerance=1e-5), "max_steps": 4 * scale.adam_steps}
+        field.append(Contestant("exact", options))
     ours, choice = noisy(case.report, scale.seed), noisy(case.choice, scale.seed + 1)
     cells, _ = compare(field, ours, choice, scale, 1, lambda text: say(f"{name}: {text}"))
     return [{"network": name, "noise": noise, **cell, "psnr": mean_error(cell["psnr"])} for cell in cells]
