@@ -40,7 +40,8 @@ class Automatic:
        error, do without. Without a start, short runs from several are compared.
     2. Projected L-BFGS on the network with a smoothed prior, from the input with the
        lowest objective of those met, the start among them, so that the result is
-       never worse than the start. Denoisers as priors do without.
+       never worse than the start. Denoisers as priors and
+       constraints on several entries at once do without.
     3. Accelerated proximal gradient with the prior itself, from there.
 
     Arguments:
@@ -70,7 +71,9 @@ class Automatic:
         if problem.blind:
             return run_steps(problem, self.finish, first, budget)
         best = _Best(problem, first)
-        known = not any(isinstance(part.function, PlugAndPlay) for part in problem.split.parts)
+        # L-BFGS needs values, and constraints that hold entries one by one
+        functions = [part.function for part in problem.split.parts]
+        known = not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
         descent = self.descent if known else self.finish
         swept, most = torch.zeros_like(problem.weight, dtype=torch.int64), min(self.sweeps, budget.max_steps // 2)
         seeds = torch.ones_like(swept, dtype=torch.bool)

@@ -94,21 +94,17 @@ class QuasiNewton(Nested):
         slope = torch.linalg.vecdot(memory.gradient.flatten(1), change.flatten(1))
         room = 4 * torch.finfo(value.dtype).eps * memory.value.abs()
         accepted = value <= memory.value + ARMIJO * slope + room
-        new = Curvature(
-            smooth,
-            value,
-            gradient,
-            *_renewed(memory, change, bend, accepted),
-            torch.where(accepted, (2 * memory.step).clamp_max(1.0), 0.4 * memory.step),
-        )
+        pairs = _renewed(memory, change, bend, accepted)
+        step = torch.where(accepted, (2 * memory.step).clamp_max(1.0), 0.4 * memory.step)
         bound = block_bound(self._residual(problem, moved, gradient), moved, problem.guess)
         bound = bound + problem.dual_gap(products, duals)
         if not bool(accepted.all()):
-            kept = replace(memory, step=new.step)
-            old = (x, state.duals, state.products, kept, state.bound)
-            moved, duals, products, new, bound = choose(~accepted, old, (moved, duals, products, new, bound))
+            old = (x, state.duals, state.products, memory.smooth, memory.value, memory.gradient, state.bound)
+            new = (moved, duals, products, smooth, value, gradient, bound)
+            moved, duals, products, smooth, value, gradient, bound = choose(accepted, new, old)
+        memory = Curvature(smooth, value, gradient, *pairs, step)
         point = Point({"x": moved, "z": (), "dual": duals})
-        return replace(state, point=point, products=products, memory=new, bound=bound)
+        return replace(state, point=point, products=products, memory=memory, bound=bound)
 
     def _evaluate(
         self, problem: InversionProblem, x: Tensor, products: Tensors

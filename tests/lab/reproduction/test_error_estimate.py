@@ -68,7 +68,7 @@ def test_the_minimiser_is_the_librarys_inverse(name: str) -> None:
         linear.bias.copy_(found.b[0])
     net = tl.lift(nn.Sequential(linear, found.activation.to_module()))
     prior = Tikhonov(Dense(torch.eye(module.INPUTS, dtype=torch.float64)))
-    swept = tl.invert(net, y, prior, 0.1, tolerance=1e-10, max_steps=2000)
+    swept = tl.invert(net, y, prior, 0.1, algorithm="sweep", tolerance=1e-10, max_steps=2000)
     x = module.minimiser(found, y, torch.tensor([0.1], dtype=torch.float64))
     torch.testing.assert_close(swept.x, x, rtol=0, atol=1e-6)
 
