@@ -122,6 +122,28 @@ class TestModules:
         assert {start.way for start in tl.initialise_weights(healthy, (self.y, x))} == {"kept"}
         assert same(given, parameters(healthy))
 
+    def test_a_weak_branch_beside_the_input_is_kept(self) -> None:
+        """Its last layers hardly respond, but the network beats every constant answer: LSUV would add noise to it."""
+
+        class Residual(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                hidden = [layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+                self.inner = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), *hidden)
+                self.inner.append(nn.Conv2d(8, 1, 3, padding=1))
+
+            def forward(self, y: Tensor) -> Tensor:
+                return y - self.inner(y)
+
+        module, x = Residual(), smooth(200)
+        y = x + 0.05 * torch.randn(x.shape, generator=seeded(1))
+        assert any(call.dead for call in record(module, y))
+        given = parameters(module)
+        choice = choose(module, Trial(lambda count: Batch(y[:count], x[:count], None), SquaredError()), None)
+        assert not choice.changed and same(given, parameters(module))
+        assert set(choice.losses) == {"lsuv", "as given"} and "as given" in choice.sentence
+
     def test_one_line_fits_a_denoiser(self, noisy: tuple[Tensor, Tensor]) -> None:
         module = convolutions(0.2)
         starts = tl.initialise_weights(module, noisy, generator=seeded())

@@ -31,6 +31,8 @@ PROBE, HELD_OUT = 100, 500
 FEWEST = 40
 #: Another start must leave at most this part of the held-out loss of the given one.
 WORTH = 0.98
+#: Weights with dead layers are kept only where they leave at most this part of the loss of the best constant answer.
+RESPONDS = 0.9
 
 AS_GIVEN = "as given"
 
@@ -96,9 +98,11 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
       shape of the inputs, all layers are wide enough to hand the input on, and
       the input itself is a better answer than the network's.
     - Otherwise these are compared by their loss on held-out samples, each after
-      the same short run where the trial has one: the given weights, or LSUV where
+      the same short run where the trial has one: the given weights; LSUV where
       layers are dead; "layer-wise"; "identity" and "identity-fit" where the input
-      can be handed on. Ties go to the given weights.
+      can be handed on. Given weights with dead layers take part only where they
+      are clearly better than any constant answer, such as in a network that adds
+      a weak branch to its input. Ties go to the given weights, or else to LSUV.
     """
     probe = trial.draw(PROBE)
     dead = _dead(network, probe)
@@ -108,11 +112,11 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     if not dead and not (restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)):
         return _kept(network, "no layer is dead")
     base = "lsuv" if dead else AS_GIVEN
-    names = [base]
+    names = [base, AS_GIVEN] if dead and trial.loss is not None else [base]
     if trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
         names += ["identity", "identity-fit"] if restores else []
         names += ["layer-wise"] if trial.samples(chain) > 0 else []
-    fitted = max(trial.samples(chain), FEWEST) if chain is not None and len(names) > 1 else 0
+    fitted = HELD_OUT if chain is None else max(trial.samples(chain), FEWEST)
     sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
         layers = _attempt(network, base, probe, trial, generator) if dead else None
@@ -132,6 +136,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         start = copy.deepcopy(candidate)
         with torch.random.fork_rng(devices=()):
             losses[name] = _loss_after(candidate, trial, seen, unseen, len(names))
+        if dead and name == AS_GIVEN and not losses[name] < RESPONDS * _constant_loss(trial, seen, unseen):
+            continue
         factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
         if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):
             best = losses[name], start, layers
@@ -260,6 +266,17 @@ def _loss(network: nn.Module, trial: Trial, data: Batch) -> float:
     with in_mode(network, False):
         value = float(trial.loss.mean(apply(network, data.y, data.context), data.x))
     return value if math.isfinite(value) else math.inf
+
+
+def _constant_loss(trial: Trial, seen: Batch, unseen: Batch) -> float:
+    """The mean loss of the best answer that ignores the input: the mean target, or the frequencies of the classes."""
+    assert trial.loss is not None
+    if unseen.x.is_floating_point():
+        constant = seen.x.mean(0, keepdim=True).expand_as(unseen.x)
+        logits = constant.clamp_min(1e-12).log() if isinstance(trial.loss, CrossEntropy) else constant
+        return float(trial.loss.mean(logits, unseen.x))
+    shares = torch.bincount(seen.x.flatten()).double() / seen.x.numel()
+    return float(-(shares * shares.clamp_min(1e-12).log()).sum())
 
 
 def _kept(network: nn.Module, why: str) -> Choice:

@@ -11,7 +11,7 @@ from torchlift.lab.benchmarks import training_cases
 
 SMALLEST = {
     "mnist": "784-100",
-    "asleep": "5 × 256",
+    "dead": "5 × 256",
     "imaging": "inpainting, threshold 0.02",
     "default-start": "",
     "unrolled": "LISTA, inpainting",

@@ -109,7 +109,7 @@ def mnist(scale: Scale) -> list[Case]:
     ]
 
 
-def asleep(scale: Scale) -> list[Case]:
+def dead(scale: Scale) -> list[Case]:
     """Deep networks from torch's default initialisation, whose gradients vanish. Both sides start there."""
     settings = [
         ("5 × 256 soft-threshold 0.3, 5 epochs", [256] * 5, 5, 95.5, SoftThreshold(0.3)),
@@ -174,7 +174,7 @@ def imaging(scale: Scale) -> list[Case]:
     for seconds in scale.seconds:
         for threshold in (0.2, 0.02):
             for task, margin in margins.items():
-                build = partial(_denoiser, threshold, "pass-through")
+                build = partial(_denoiser, threshold, "identity")
                 rates = (3e-4, 5e-4, 1e-3) if scale.full else (5e-4,)
                 others = rivals(build, rates, (50, 100) if scale.full else (50,))
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
@@ -205,12 +205,12 @@ def starts(scale: Scale) -> list[Case]:
     """Where weights and lifted variables begin: denoising, 7 × 784, threshold 0.2; nothing to beat."""
     data = partial(_imaging, scale, "denoising", True)
     build = partial(_denoiser, 0.2, None)
-    ways = ("keep", "he", "orthogonal", "balanced", "pass-through", "layer-wise")
+    ways = ("keep", "he", "orthogonal", "lsuv", "identity", "identity-fit", "layer-wise")
     weights = [
         Contestant(f"weights {'default' if way == 'keep' else way}", build, {"weights": way, "batch_size": 50})
         for way in ways
     ]
-    through = partial(_denoiser, 0.2, "pass-through")
+    through = partial(_denoiser, 0.2, "identity")
     states = [
         Contestant(
             f"states {how}", through, {"lifting": Bregman(0.1), "weights": "keep", "options": TrainOptions(states=how)}
@@ -351,7 +351,7 @@ def resnet(scale: Scale) -> list[Case]:
 
 FAMILIES: dict[str, Callable[[Scale], list[Case]]] = {
     "mnist": mnist,
-    "asleep": asleep,
+    "dead": dead,
     "imaging": imaging,
     "default-start": imaging_default,
     "unrolled": unrolled,

@@ -24,7 +24,7 @@ class BenchTraining(Command):
     name: ClassVar[str] = "bench training"
 
     families: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Any of mnist, asleep, imaging, default-start, unrolled, redrawn, sensing, resnet, starts; all by default."""
+    """Any of mnist, dead, imaging, default-start, unrolled, redrawn, sensing, resnet, starts; all by default."""
     only: str = ""
     """Run only the cases whose name contains this."""
     seeds: int = 3
