@@ -350,6 +350,15 @@ def test_means_are_taken_over_all_passes_since_the_last_step() -> None:
     assert torch.allclose(mean.inputs, torch.cat([one, two]).mean(0)) and centring.take() == []
 
 
+def test_means_of_one_channel_can_be_written_to() -> None:
+    """Processes that share a batch overwrite them by means over all samples."""
+    layer = nn.Conv2d(1, 2, 3).double()
+    centring = Centring(layer)
+    layer(randn(6, 5, 1, 6, 6)).square().mean().backward()
+    (mean,) = centring.take()
+    assert mean.inputs.mul_(2).shape == (9,)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_centred_gradient_of_convolutions(groups: int) -> None:
     """∇W − ∇b ūᵀ with one mean per channel, and W ū in the shape of the bias."""

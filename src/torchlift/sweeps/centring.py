@@ -157,7 +157,7 @@ class _Sum:
             return Mean(self.weight, self.bias, means[0], self._all_factors())
         if self.groups == 1 and self.weight.is_contiguous():
             taps = self.weight[0, 0].numel()
-            return Mean(self.weight, self.bias, means[0][:, None].expand(-1, taps).reshape(-1))
+            return Mean(self.weight, self.bias, means[0][:, None].expand(-1, taps).reshape(-1).contiguous())
         rows = means[0].view(self.groups, -1).repeat_interleave(len(self.weight) // self.groups, 0)
         return Mean(self.weight, self.bias, rows)
 
