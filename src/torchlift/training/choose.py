@@ -27,7 +27,7 @@ from torchlift.training.recording import AFFINE, lsuv_of_module, record
 
 #: Samples on which layers are checked for being dead, and those on which starts are compared at most.
 PROBE, HELD_OUT = 100, 500
-#: Fewer samples than this are not divided: dead layers are revived without a comparison.
+#: Fewer samples than this are not divided: dead layers of chains are revived without a comparison, other modules kept.
 FEWEST = 40
 #: Another start must leave at most this part of the held-out loss of the given one.
 WORTH = 0.98
@@ -119,7 +119,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     fitted = HELD_OUT if chain is None else max(trial.samples(chain), FEWEST)
     sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
-        layers = _attempt(network, base, probe, trial, generator) if dead else None
+        revives = bool(dead) and (trial.loss is None or chain is not None)
+        layers = _attempt(network, base, probe, trial, generator) if revives else None
         return _kept(network, "") if layers is None else Choice(base, _reason(dead), {}, layers)
     held = min(HELD_OUT, len(sample.y) // 5)
     seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))

@@ -34,6 +34,9 @@ from torchlift.training.start import chooses
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
 
+#: A run without validation data goes back to better weights only after at least so many steps.
+JUDGED_STEPS = 10
+
 Callback = Callable[[Mapping[str, Any]], bool | None]
 Start = Callable[[int | None], Choice | None]
 
@@ -163,7 +166,7 @@ class Run:
         if self.best or result.failed:
             load_snapshot(self.network, self.best or self._good)
         if result is not Result.INTERRUPTED:
-            self.fallback = self._safeguard.settle(self.network)
+            self.fallback = self._safeguard.settle(self.network, self._judged)
             if self.state.best and self._safeguard.handed_on is not None:
                 self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
@@ -266,6 +269,12 @@ class Run:
             tensors = saved.under("method.") if isinstance(saved, Stored) else _named(saved, "method.")
             method.load_state_dict((tensors, numbers))
             torch.set_rng_state(checkpoint.tensors["random"])
+
+    @property
+    def _judged(self) -> bool:
+        """Whether the trained weights may be replaced by better ones: not after a few steps without validation data,
+        of which somebody may make many in turn, each from where the last one ended."""
+        return self._safeguard.validation is not None or self.state.steps >= JUDGED_STEPS
 
     def _judge_start(self) -> None:
         """Parameters before the first step are the best so far: training that only does harm gives them back."""

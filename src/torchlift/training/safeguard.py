@@ -67,10 +67,11 @@ class Safeguard:
         data = iter([self._some]) if self.validation is None else self.validation.ordered(1000)
         return of_first(self.mesh, evaluate(network, data, self.loss, self.metrics))[self.monitor.name]
 
-    def settle(self, network: nn.Module) -> str:
-        """Put the best weights there are into the network; returns a sentence where these are not the trained ones."""
+    def settle(self, network: nn.Module, may_change: bool = True) -> str:
+        """Put the best weights there are into the network, if it may change; returns a sentence where others are better
+        than the trained ones."""
         value, sentence = self.value(network), ""
-        if self.start and (math.isnan(value) or self.better(self.start_value, value)):
+        if may_change and self.start and (math.isnan(value) or self.better(self.start_value, value)):
             load_snapshot(network, self.start)
             value, sentence = (
                 self.start_value,
@@ -84,13 +85,15 @@ class Safeguard:
         unit = f" {self.monitor.unit}" if self.monitor.unit else ""
         compared = f"{self.monitor.name} {input_value:.4g}{unit} against {value:.4g}{unit}"
         candidate = copy.deepcopy(network)
-        if self.may_hand_on and hand_on(candidate, self._some):
+        if may_change and self.may_hand_on and hand_on(candidate, self._some):
             handed = self.value(candidate)
             if self.better(handed, value):
                 load_snapshot(network, snapshot(candidate))
                 self.handed_on = handed
                 return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
-        reason = ", and the network cannot hand it on" if self.may_hand_on else ""
+        reason = (
+            ", and the network cannot hand it on" if self.may_hand_on and not hand_on(candidate, self._some) else ""
+        )
         return f"{sentence} The input itself is a better answer than the network's ({compared}){reason}.".strip()
 
     @cached_property
