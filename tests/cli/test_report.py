@@ -173,7 +173,7 @@ def test_an_inversion_is_shown(trained: Path) -> None:
     assert images.truth == "input" and record.command.startswith("torchlift invert ")
     assert record.environment["versions"]["torchlift"]
     assert "Mean PSNR: " in record.summary
-    assert record.configuration["algorithm"] == "sweep"
+    assert record.configuration["algorithm"] == "auto"
 
 
 def test_different_work_on_one_page(trained: Path, capsys: Capture, tmp_path: Path) -> None:
