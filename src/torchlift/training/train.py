@@ -96,7 +96,7 @@ def train(
             whatever is used up first.
         weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default the given weights are kept
             if no layer is dead, and else, or where the input itself is a better answer, compared with other starts
-            on samples held out from the data, for at most a tenth of the budget; `result.message` says which was
+            on samples held out from the data, for about a tenth of the budget; `result.message` says which was
             chosen. "keep" leaves everything as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.

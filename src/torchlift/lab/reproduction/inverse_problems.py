@@ -120,7 +120,7 @@ class InverseProblem(Experiment):
                 "lifted": f"proximal Adam, {self.rate:g} on both blocks, z = replicated input",
             },
             "recommended": {
-                "steps": size.batch_steps, "batch": BATCH, "weights": "pass-through, the same for both",
+                "steps": size.batch_steps, "batch": BATCH, "weights": "identity, the same for both",
                 "conventional": f"Adam, {CONVENTIONAL_RATE:g}, cosine annealing", "lifted": "defaults of train",
             },
             "classifier": read.record(),

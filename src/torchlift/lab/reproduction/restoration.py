@@ -117,8 +117,8 @@ def lifted_bregman(network: MLP, images: Images, rate: float) -> TrainStep:
 def recommended(
     network: MLP, images: Images, steps: int, seed: int, *, batch_size: int, back_propagation: bool, rate: float
 ) -> TrainStep:
-    """What we advise: a pass-through start and batches, then the defaults of `train`, or Adam with annealing."""
-    initialise_weights(network, "pass-through", (images.y, images.x), generator=torch.Generator().manual_seed(seed))
+    """What we advise: an identity start and batches, then the defaults of `train`, or Adam with annealing."""
+    initialise_weights(network, (images.y, images.x), "identity", generator=torch.Generator().manual_seed(seed))
     adam = BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
     phase = Phase(Conventional(), adam, batch_size) if back_propagation else Phase(batch_size=batch_size)
     batches = as_batches((images.y, images.x), batch_size=min(batch_size, len(images.y)), seed=seed)
