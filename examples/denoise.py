@@ -27,7 +27,7 @@ noisy_held_out = task.degrade(held_out, torch.Generator().manual_seed(1)).y
 # %% [markdown]
 # Soft-thresholding is flat around zero, where back-propagation gets no signal.
 # The default of `tl.train` puts finite differences of $\sigma$ in place of its
-# derivative. `weights="pass-through"` starts every layer as the identity.
+# derivative. `weights="identity"` starts every layer as the identity.
 
 # %%
 network = tl.networks.MLP([784] * (depth + 2), activation=tl.SoftThreshold(0.2))
@@ -35,7 +35,7 @@ result = tl.train(
     network,
     (noisy.flatten(1), clean.flatten(1)),
     validation=(noisy_held_out.flatten(1), held_out.flatten(1)),
-    weights="pass-through",
+    weights="identity",
     batch_size=50,
     epochs=epochs,
     progress=False,

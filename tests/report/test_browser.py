@@ -19,7 +19,7 @@ LINES = "return document.querySelectorAll('.kind-curves .series .line').length"
 PATH = "return document.querySelector('.kind-curves [data-series=\"0\"] .line').getAttribute('d')"
 TICKS = "return [...document.querySelectorAll('.kind-curves .plot text:not(.name)')].map(e => e.textContent)"
 CLIP = "return getComputedStyle(document.querySelector('.over')).clipPath"
-SHOWN = "return [...document.querySelectorAll('.claims li')].filter(e => e.offsetParent).map(e => e.dataset.outcome)"
+SHOWN = "return [...document.querySelectorAll('.outcomes li')].filter(e => e.offsetParent).map(e => e.dataset.outcome)"
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 READING = "return document.querySelector('.reading').textContent"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torchlift.cli.app import run
-from torchlift.lab.commands.bench_inversion import _verdict
+from torchlift.lab.commands.bench_inversion import _ahead
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,19 @@ def test_the_tiny_mode_measures_everything(tmp_path: Path, capsys: pytest.Captur
     record = json.loads((out / "bench-inversion.json").read_text(encoding="utf-8"))
     (row,) = record["autoencoder"]
     names = [cell["name"] for cell in row["contestants"]]
-    assert names == ["Adam", "nested PDHG", "sweep", "Adam from decoder", "sweep from decoder"]
+    baselines = ["Adam, rate 0.05", "Adam, rate 0.02", "nested PDHG", "L-BFGS"]
+    assert names == [*baselines, "sweep", "default", "default, SURE"]
+    assert [cell["name"] for cell in row["contestants"] if cell["baseline"]] == baselines
     for cell in row["contestants"]:
         gain = cell["psnr"][0] - row["decoder"][0]
         assert cell["gain"][0] == pytest.approx(gain, abs=1e-4)
-        assert (cell["anchor"] > 0) == cell["name"].endswith("decoder")
+    # all from the decoder with the same weight and anchor, but SURE, which chooses its own
+    shared = {(cell["weight"], cell["anchor"]) for cell in row["contestants"] if "SURE" not in cell["name"]}
+    assert len(shared) == 1 and min(*shared.pop()) > 0
     assert [each["images"] for each in record["growth"]] == [1, 4, 8]
     assert {"bench-inversion.png", "bench-inversion.svg", "loss-0.2.png"} <= {file.name for file in out.iterdir()}
     with np.load(out / "loss-0.2.npz") as pictures:
-        assert set(pictures) == {"input", "decoder", "sweep", "sweep_from_decoder"}
+        assert set(pictures) == {"input", "decoder", "default", "default,_SURE"}
 
 
 def test_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,13 +49,13 @@ def test_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert list((tmp_path / "cache").rglob("tensors.safetensors"))
 
 
-def test_targets_are_judged_by_gain_and_time() -> None:
-    row = {"level": 8.3e-3, "noise": 0.1}
-    cell = {"name": "sweep", "gain": [2.0, 0.1], "time ratio": 0.3}
-    assert _verdict(row, cell) == "+1.9: yes"
-    assert _verdict(row, {**cell, "time ratio": 0.5}).endswith("no")
-    assert _verdict(row, {**cell, "gain": [1.8, 0.1]}).endswith("no")
-    assert _verdict({**row, "noise": 0.3}, cell) == _verdict(row, {**cell, "name": "Adam"}) == ""
+def test_ours_are_compared_with_the_best_baseline() -> None:
+    cells = [
+        {"name": "Adam", "gain": [2.0, 0.1], "baseline": True},
+        {"name": "L-BFGS", "gain": [2.5, 0.1], "baseline": True},
+        {"name": "default", "gain": [2.4, 0.1], "baseline": False},
+    ]
+    assert [_ahead({"contestants": cells}, cell) for cell in cells] == ["", "", "-0.10"]
 
 
 @pytest.mark.parametrize(
