@@ -375,3 +375,13 @@ def test_bad_settings_are_refused() -> None:
         sweeping(0.1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="functions such as"):
         sweeping(also=("gelu",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("activation", [torch.relu, torch.tanh, torch.sigmoid])
+def test_an_infinite_signal_is_no_error_of_ours(activation: Any) -> None:
+    """It makes parameters and loss infinite or huge, which training reports; the sweep itself does not divide by 0."""
+    v = torch.randn(4, 5, requires_grad=True)
+    with tl.sweeping():
+        z = activation(v)
+    (z * torch.inf).sum().backward()
+    assert v.grad is not None and float(v.grad.nan_to_num().abs().max()) > 1e30

@@ -103,6 +103,7 @@ class Perturbation:
             return _difference(sigma, v, g, size), size
         square_v, square_g = _squares(v, g, mean)
         number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
+        number = max(number, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
         residual = _difference(sigma, v, g, number)
         if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
             number *= self._multiplier(sigma, v, g, number, mean)
