@@ -116,8 +116,10 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     if trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
         names += ["identity", "identity-fit"] if restores else []
         names += ["layer-wise"] if trial.samples(chain) > 0 else []
-    fitted = HELD_OUT if chain is None else max(trial.samples(chain), FEWEST)
-    sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
+    sample = probe
+    if len(names) > 1:  # only then: with a time limit, the number of samples is found by timing some steps
+        fitted = HELD_OUT if chain is None else max(trial.samples(chain), FEWEST)
+        sample = trial.draw(fitted + min(HELD_OUT, fitted))
     if len(names) == 1 or len(sample.y) < FEWEST:
         revives = bool(dead) and (trial.loss is None or chain is not None)
         layers = _attempt(network, base, probe, trial, generator) if revives else None

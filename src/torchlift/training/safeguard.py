@@ -70,13 +70,13 @@ class Safeguard:
     def settle(self, network: nn.Module, may_change: bool = True) -> str:
         """Put the best weights there are into the network, if it may change; returns a sentence where others are better
         than the trained ones."""
+        has_start = may_change and bool(self.start)
+        if not has_start and not self._restores:
+            return ""  # nothing to compare with: a pass over the validation data is saved
         value, sentence = self.value(network), ""
-        if may_change and self.start and (math.isnan(value) or self.better(self.start_value, value)):
+        if has_start and (math.isnan(value) or self.better(self.start_value, value)):
             load_snapshot(network, self.start)
-            value, sentence = (
-                self.start_value,
-                "Training ended worse than it began: these are the first weights.",
-            )
+            value, sentence = self.start_value, "Training ended worse than it began: these are the first weights."
         if not self._restores:
             return sentence
         input_value = self.value(_HandOn())
@@ -85,15 +85,14 @@ class Safeguard:
         unit = f" {self.monitor.unit}" if self.monitor.unit else ""
         compared = f"{self.monitor.name} {input_value:.4g}{unit} against {value:.4g}{unit}"
         candidate = copy.deepcopy(network)
-        if may_change and self.may_hand_on and hand_on(candidate, self._some):
+        able = self.may_hand_on and hand_on(candidate, self._some)
+        if able and may_change:
             handed = self.value(candidate)
             if self.better(handed, value):
                 load_snapshot(network, snapshot(candidate))
                 self.handed_on = handed
                 return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
-        reason = (
-            ", and the network cannot hand it on" if self.may_hand_on and not hand_on(candidate, self._some) else ""
-        )
+        reason = ", and the network cannot hand it on" if self.may_hand_on and not able else ""
         return f"{sentence} The input itself is a better answer than the network's ({compared}){reason}.".strip()
 
     @cached_property
