@@ -51,7 +51,7 @@ class Reproduce(Command):
     seeds: int | None = None
     """How many seeds, from --seed on, where trainings are repeated; instead of the scale's."""
     device: str = "cpu"
-    """Where trainings run: cpu, cuda, mps, xpu."""
+    """Where trainings and run-time tables are computed: cpu, cuda, mps, xpu; the other experiments stay on cpu."""
 
     def collect(self) -> Record:
         if self.names == (LIST,):

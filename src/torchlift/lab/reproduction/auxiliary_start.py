@@ -44,6 +44,7 @@ Outcomes = Mapping[str, Sequence[Outcome]]
 class AuxiliaryStart(Experiment):
     """The published training of a denoiser, but for the start of z."""
 
+    on_devices = True
     name = "auxiliary-start"
     title = "Where auxiliary variables start"
     about = "z begins as the replicated input or as random numbers, denoising at threshold 0.2 (section on training)"

@@ -44,6 +44,7 @@ Key = tuple[float, float]
 class ConventionalSweep(Experiment):
     """Back-propagation on all images with Adam, from torch's default start."""
 
+    on_devices = True
     name = "conventional-sweep"
     title = "Where conventional training fails"
     about = "thresholds 0.2 to 0.02 × learning rates of Adam, 7 × 784 soft-threshold network (section on training)"

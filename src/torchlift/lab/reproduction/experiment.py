@@ -156,6 +156,8 @@ class Experiment(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    on_devices: ClassVar[bool] = False
+    """Whether it works where `work.device` says; the others stay on the processor."""
     about: ClassVar[str]
     """One line for `torchlift reproduce list`: what is done, and where the paper has it."""
 

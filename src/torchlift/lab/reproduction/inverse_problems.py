@@ -84,6 +84,7 @@ Outcomes = Mapping[Key, Sequence[Outcome]]
 class InverseProblem(Experiment):
     """Every method, setting and threshold on one task."""
 
+    on_devices: ClassVar[bool] = True
     task: ClassVar[str]
     rate: ClassVar[float]
     """Of Adam on both blocks of the lifted problem, as published."""

@@ -65,6 +65,7 @@ PAPER_SIZE = Size(28, 2000, 500, 5000, 50, 500, 100, 1)
 class Optimisers(Experiment):
     """Objective and PSNR of the forward pass on the way of every optimiser."""
 
+    on_devices = True
     name = "optimisers"
     title = "Optimisers of the lifted Bregman objective"
     about = "gradient, heavy-ball, Nesterov and Adam on 2,000 noisy images, and our solvers (figure on optimisers)"

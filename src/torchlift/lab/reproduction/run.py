@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,8 @@ def reproduce(
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
         options: numbers of steps and seeds other than the scale's, and a device. A finished run with other
-            numbers of steps or seeds is gone on with: what it has trained is used.
+            numbers of steps or seeds is gone on with: what it has trained is used. Experiments that are not
+            about trainings or run times stay on the processor, as their records say.
 
     Raises:
         DataError: The folder holds something else, or it cannot be written.
@@ -75,6 +76,8 @@ def reproduce(
         record = load_record(folder)
         if all(record.configuration.get(name) == value for name, value in _asked_for(options)):
             return record
+    if not experiment.on_devices:
+        options = replace(options, device=DEFAULT.device)
     folder.mkdir(parents=True, exist_ok=True)
     lock = hold(folder)
     clock = _Clock.start(folder, _settings(experiment, scale, seed))
