@@ -76,7 +76,7 @@ def reader(work: Work, training: int, validation: int, side: int = SIDE) -> Read
     labels = {"training": digits.labels[:training], "validation": held_out.labels[:validation]}
 
     def make() -> Part:
-        count = work.choose(500, 5000, 5000)
+        count = work.choose(100, 5000, 5000)
         data = (shrunk(digits.images[:count], side).flatten(1), digits.labels[:count])
         train(network, data, epochs=work.choose(2, 10, 10), seed=work.seed, progress=False).raise_if_failed()
         return snapshot(network), {
