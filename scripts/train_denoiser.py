@@ -1,7 +1,7 @@
 """Train the bundled colour denoisers on the folder that `build_photographs.py` wrote.
 
-    python scripts/train_denoiser.py FOLDER --network ddfb --steps 1500 --out src/torchlift/io/files/denoiser
-    python scripts/train_denoiser.py FOLDER --network firm --steps 1500 --out src/torchlift/io/files/firm-denoiser
+    python scripts/train_denoiser.py FOLDER --network ddfb --steps 500 --out src/torchlift/io/files/denoiser
+    python scripts/train_denoiser.py FOLDER --network firm --steps 300 --out src/torchlift/io/files/firm-denoiser
 
 Noise of standard deviation 25/255 is added to patches whose colours were multiplied by random numbers, so that the
 network knows strong and weak contrasts: s·N(y/s) then removes noise of standard deviation 25 s/255. The last picture
