@@ -39,13 +39,14 @@ def numbers(result: tl.training.Training) -> list[list[float]]:
 
 
 def cases(folder: str, processes: str) -> dict[str, Callable[[], Any]]:
-    specs = [spec for spec in MESHES[int(processes)] if not spec.endswith("layers=1")]
     made: dict[str, Callable[[], Any]] = {}
-    for spec in specs:
-        # random numbers of a network that drops out units are those of a single process only if samples are
-        for name in NETWORKS if spec.startswith("data=1") else ("dense", "chain"):
+    for spec in (spec for spec in MESHES[int(processes)] if not spec.endswith("layers=1")):
+        # where samples are divided, other numbers decide which units drop out
+        whole = spec.startswith("data=1")
+        for name in ("convolutional", "chain") if whole else ("dense",):
             made[f"{name} {spec}"] = partial(_together, name, spec, False)
-        made[f"recompute {spec}"] = partial(_together, "dense", spec, True)
+        if whole:
+            made[f"recompute {spec}"] = partial(_together, "dense", spec, True)
         made[f"stopped {spec}"] = partial(_stopped, Path(folder) / spec, spec)
     return made
 

@@ -38,5 +38,5 @@ def compare(answers: list[dict[str, Any]], folder: Path) -> None:
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_give_the_numbers_of_one(processes: int, tmp_path: Path) -> None:
     answers = run(tmp_path / "world", processes, "pipelines", str(tmp_path), str(processes), seconds=280)
-    assert len(answers[0]) >= 5
+    assert len(answers[0]) >= 4
     compare(answers, tmp_path)

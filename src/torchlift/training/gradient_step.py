@@ -54,7 +54,7 @@ class GradientMethod(TrainMethod):
     optimiser: Callable[..., torch.optim.Optimizer] = RelativeStep
     anneal: Anneal | None = None
     centring: bool = False
-    stages: int = field(default=1, kw_only=True)
+    stages: int = field(default=1, kw_only=True, repr=False)  # as little a setting of a run as its mesh
     recompute: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
