@@ -181,9 +181,12 @@ def tables(name: str) -> str:
 
         files = sorted((MEASURED / name).glob("*.json"))
         return markdown([json.loads(file.read_text(encoding="utf-8")) for file in files])
-    record = json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
-    lines = [record["columns"], ["---"] * len(record["columns"]), *record["rows"]]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + f"\n\n{record['how']}"
+    lines = ["| example | printed |", "|---|---|"]
+    for example in names():
+        record = json.loads((RECORDS / f"{example}.json").read_text(encoding="utf-8"))
+        text = "<br>".join(html.escape("\n".join(filter(None, record["printed"]))).splitlines())
+        lines.append(f"| [{example}](gallery/{example}.md) | {text.replace('|', '&#124;')} |")
+    return "\n".join(lines)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -78,6 +78,17 @@ def test_an_example_is_a_notebook_in_the_percent_format(name: str) -> None:
     assert all(cell.text for cell in cells)
 
 
+def test_the_numbers_of_the_readme_are_those_of_the_records() -> None:
+    rows = re.findall(
+        r"^\| \[[^]]+\]\(examples/(\w+)\.py\) \|(.*)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 5
+    for name, row in rows:
+        printed = "\n".join(json.loads((documentation.RECORDS / f"{name}.json").read_text(encoding="utf-8"))["printed"])
+        numbers = re.findall(r"[\d.]+ (?:%|dB)", row)
+        assert len(numbers) >= 2 and [number for number in numbers if number not in printed] == [], name
+
+
 def test_cells() -> None:
     source = "# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\na = 1\n\n\n# %%\nprint(a)\n"
     title, first, second = documentation.cells(source)
