@@ -26,8 +26,8 @@ from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
-from torchlift.networks import Network, lift
-from torchlift.operators import Context
+from torchlift.networks import Linear, Network, lift
+from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
 from torchlift.prox import ProximalActivation
 
@@ -68,9 +68,11 @@ class Joint:
 
 
 def check_network(network: object, start: object) -> Network | Joint:
-    """A torchlift network, a module that can be lifted, or several networks with the same input."""
+    """A torchlift network, a linear operator, a module that can be lifted, or several networks with the same input."""
     if isinstance(network, Network):
         return network
+    if isinstance(network, LinearOperator):
+        return Linear(network)
     if isinstance(network, nn.Module):
         if isinstance(start, Tensor):
             return lift(network, tuple(start.shape[1:]))

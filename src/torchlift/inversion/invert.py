@@ -26,7 +26,7 @@ from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
 from torchlift.inversion.state import Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
-from torchlift.operators import Context
+from torchlift.operators import Context, LinearOperator
 
 #: Weight of the prior where neither a weight nor a noise level is given.
 WEIGHT = 0.02
@@ -34,7 +34,7 @@ WEIGHT = 0.02
 
 @torch.no_grad()
 def invert(
-    network: Network | nn.Module | Sequence[Network],
+    network: Network | nn.Module | LinearOperator | Sequence[Network],
     y: Tensor | Sequence[Tensor],
     prior: Prior | None = None,
     weight: float | Tensor | str | WeightRule | None = None,
@@ -66,8 +66,8 @@ def invert(
     that diverges or stalls comes back as its best iterate.
 
     Arguments:
-        network: N, in evaluation mode; several networks with the same input, such as `net.up_to(path)` for
-            features of several layers, are inverted together.
+        network: N, in evaluation mode, or a linear operator; several networks with the same input, such as
+            `net.up_to(path)` for features of several layers, are inverted together.
         y: outputs (B, *out_shape), perhaps noisy; one tensor per network.
         prior: R; None for 0.
         weight: a number ≥ 0, one per image (B,), or how to choose it: "sure", "discrepancy" (both need
