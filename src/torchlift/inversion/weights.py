@@ -234,7 +234,7 @@ RULES: dict[str, type[WeightRule]] = {rule.name: rule for rule in (Sure, Discrep
 
 
 def _noise(trial: Trial) -> float:
-    assert trial.noise_level is not None  # the door checks it
+    assert trial.noise_level is not None  # validation checks it
     return trial.noise_level
 
 
