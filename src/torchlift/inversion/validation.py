@@ -101,7 +101,7 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     elif isinstance(start, Tensor):
         shape = tuple(start.shape[1:])
     elif callable(start) and isinstance(y, Tensor):
-        shape = tuple(start(y).shape[1:])
+        shape = tuple(start(y).shape[1:])  # pyright: ignore[reportAttributeAccessIssue]
     else:
         shape = known_shape(module)
     if isinstance(module, Network):
@@ -183,7 +183,7 @@ def layers_of(network: Network | Joint, algorithm: Algorithm, lifted: bool) -> L
 def curvatures(layers: Layers, mu: Sequence[float], context: Context, lifted: bool) -> tuple[float, ...]:
     """Bounds by norms of operators; none where there are no norms and no algorithm insists on them."""
     try:
-        return tuple(influence.curvature(mu, context) for influence in layers.influences)
+        return tuple(jacobian.curvature(mu, context) for jacobian in layers.jacobians)
     except TorchliftError:
         if lifted:
             raise
