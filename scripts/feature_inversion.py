@@ -135,13 +135,13 @@ def train(name: str, data: Path, weights: Path) -> Record:
     return {"accuracy": right / len(images), "seconds": time.process_time() - begin}
 
 
-def attacked(name: str, data: Path, weights: Path) -> tuple[nn.Sequential, Tensor, Tensor]:
-    """A trained classifier, the first test image of every class, and the last, on which weights are chosen."""
+def attacked(name: str, data: Path, weights: Path, count: int) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A trained classifier, the first test image of some classes, and the last of four, on which weights are chosen."""
     module = build(name)
     module.load_state_dict(load_file(weights))
     images, labels = read(name, data, "test")
     first, last = (torch.stack([images[labels == c][k] for c in range(10)]) for k in (0, -1))
-    return module.eval().requires_grad_(False), first, last
+    return module.eval().requires_grad_(False), first[:count], last[:4]
 
 
 def published(name: str, module: nn.Sequential, layer: str, y: Tensor, variation: float, steps: int) -> Tensor:
@@ -183,14 +183,14 @@ def best_weight(net: Any, x: Tensor, steps: int | None = None) -> tuple[float, R
     return max(tried, key=lambda weight: tried[weight]), {str(weight): round(db, 2) for weight, db in tried.items()}
 
 
-def attack(name: str, data: Path, weights: Path, layers: list[str]) -> Record:
+def attack(name: str, data: Path, weights: Path, layers: list[str], count: int) -> Record:
     """The published attack and `tl.invert` on the first test image of every class."""
-    module, report, choice = attacked(name, data, weights)
+    module, report, choice = attacked(name, data, weights, count)
     whole, rows = tl.lift(module, tuple(report.shape[1:])), []
     for layer in layers:
         net = whole.up_to(layer)
         y = net(report)
-        weight, tried = best_weight(net, choice[:4])
+        weight, tried = best_weight(net, choice)
         variations = VARIATION[layer]
         if len(variations) > 1:
             runs = [published(name, module, layer, net(choice), each, ITERATIONS // 5) for each in variations]
@@ -220,19 +220,19 @@ def attack(name: str, data: Path, weights: Path, layers: list[str]) -> Record:
     return {"network": name, "images": len(report), "rows": rows}
 
 
-def layers(name: str, data: Path, weights: Path, names: list[str], noise: float = 0.1) -> Record:
+def layers(name: str, data: Path, weights: Path, names: list[str], count: int, noise: float = 0.1) -> Record:
     """How much of the first test image of every class comes back from each layer, with and without noise.
 
     The noise is `noise` times the root mean square of the features; its level is known, and SURE chooses the weight.
     """
-    module, report, choice = attacked(name, data, weights)
+    module, report, choice = attacked(name, data, weights, count)
     whole, rows = tl.lift(module, tuple(report.shape[1:])), []
     for layer in names:
         net = whole.up_to(layer)
         y = net(report)
         level = noise * float(y.square().mean().sqrt())
         noisy = y + level * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
-        weight, _ = best_weight(net, choice[:4])
+        weight, _ = best_weight(net, choice)
         rows.append(
             {
                 "layer": layer,
@@ -312,6 +312,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("weights", type=Path, nargs="?")
     parser.add_argument("--layers", nargs="+", help="those of the task by default")
+    parser.add_argument("--images", type=int, default=10, help="the first test image of so many classes")
     parser.add_argument("--record", type=Path, help="a JSON file for the result")
     parser.add_argument("--pictures", type=Path, help="a folder for what EfficientNet-Lite0 gives back")
     options = parser.parse_args()
@@ -324,10 +325,10 @@ def main() -> None:
         record = train(options.network, options.data, options.weights)
     elif options.task == "attack":
         usual = ["relu2"] if options.network == "lenet" else ["relu22", "relu32"]
-        record = attack(options.network, options.data, options.weights, options.layers or usual)
+        record = attack(options.network, options.data, options.weights, options.layers or usual, options.images)
     else:
         usual = [*LAYERS[options.network]]
-        record = layers(options.network, options.data, options.weights, options.layers or usual)
+        record = layers(options.network, options.data, options.weights, options.layers or usual, options.images)
     if options.record is not None:
         if options.record.exists() and "rows" in record:
             before = json.loads(options.record.read_text(encoding="utf-8"))["rows"]
