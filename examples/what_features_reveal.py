@@ -57,12 +57,16 @@ for layer in ("relu1", "relu2", "pool2", "act1", "fc3"):
     part = net.up_to(layer)
     features = part(images)
     level = 0.1 * float(features.square().mean().sqrt())
-    noisy = features + level * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    noisy = features + level * torch.randn(
+        features.shape, generator=torch.Generator().manual_seed(1)
+    )
     clean = tl.invert(part, features, prior, max_steps=steps)
     guarded = tl.invert(part, noisy, prior, noise_level=level, max_steps=steps)
     rows |= {layer: clean.x, f"{layer}, noise": guarded.x}
     quality = [float(tl.data.psnr(inv.x, images).mean()) for inv in (clean, guarded)]
-    print(f"{layer}: {features[0].numel()} numbers, {quality[0]:.1f} dB, with noise {quality[1]:.1f} dB")
+    print(
+        f"{layer}: {features[0].numel()} numbers, {quality[0]:.1f} dB, with noise {quality[1]:.1f} dB"
+    )
 
 # %% [markdown]
 # Depth alone protects little while there are as many numbers as pixels. It is the

@@ -26,7 +26,7 @@ from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
 from torchlift.inversion.state import Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
-from torchlift.operators import Context
+from torchlift.operators import Context, LinearOperator
 
 #: Weight of the prior where neither a weight nor a noise level is given.
 WEIGHT = 0.02
@@ -34,7 +34,7 @@ WEIGHT = 0.02
 
 @torch.no_grad()
 def invert(
-    network: nn.Module | Sequence[nn.Module],
+    network: nn.Module | LinearOperator | Sequence[nn.Module],
     y: Tensor | Sequence[Tensor],
     prior: Prior | None = None,
     weight: float | Tensor | str | WeightRule | None = None,
@@ -67,7 +67,7 @@ def invert(
     that diverges or stalls comes back as its best iterate.
 
     Arguments:
-        network: N, a torchlift network or any module, in evaluation mode; several with the same input, such as
+        network: N, any module in evaluation mode, or a linear operator; several modules with the same input, such as
             `net.up_to(path)` for features of several layers, are inverted together.
         y: outputs (B, *out_shape), perhaps noisy; one tensor per network.
         prior: R; None for 0.

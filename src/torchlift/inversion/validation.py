@@ -34,9 +34,9 @@ from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
-from torchlift.networks import Network, lift
+from torchlift.networks import Linear, Network, lift
 from torchlift.networks.lifting import first_layer, known_shape, shape_example
-from torchlift.operators import Context
+from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
 from torchlift.prox import ProximalActivation
 
@@ -77,7 +77,9 @@ class Joint:
 
 
 def check_network(network: object, input_shape: object, start: object, y: object) -> Network | Joint:
-    """A torchlift network, a module, or several of either with the same input."""
+    """A torchlift network, a linear operator, a module, or several modules with the same input."""
+    if isinstance(network, LinearOperator):
+        network = Linear(network)
     if isinstance(network, nn.Module):
         return _lifted(network, input_shape, start, y)
     if not isinstance(network, Sequence) or isinstance(network, str):
@@ -96,18 +98,14 @@ def check_network(network: object, input_shape: object, start: object, y: object
 
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
     """A module as a network, for inputs of the shape that is given, that a start has, or that a first layer tells."""
-    if input_shape is not None:
-        shape = check_shape("invert input_shape", input_shape)
-    elif isinstance(start, Tensor):
-        shape = tuple(start.shape[1:])
-    elif callable(start) and isinstance(y, Tensor):
-        shape = tuple(start(y).shape[1:])  # pyright: ignore[reportAttributeAccessIssue]
-    else:
-        shape = known_shape(module)
+    shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
     if isinstance(module, Network):
-        if input_shape is not None and shape != module.in_shape:
+        if shape not in (None, module.in_shape):
             invalid_value("invert input_shape", f"{module.in_shape}, that of the network", shape)
         return module
+    guess = start(y) if shape is None and callable(start) and isinstance(y, Tensor) else start
+    if shape is None:
+        shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else known_shape(module)
     if shape is None:
         expected = f"the shape of one input, which {type(first_layer(module)).__name__} does not tell"
         hint = f"Pass input_shape={shape_example(module)}, or a first guess of the inputs as start."
