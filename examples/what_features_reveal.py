@@ -63,10 +63,9 @@ for layer in ("relu1", "relu2", "pool2", "act1", "fc3"):
     clean = tl.invert(part, features, prior, max_steps=steps)
     guarded = tl.invert(part, noisy, prior, noise_level=level, max_steps=steps)
     rows |= {layer: clean.x, f"{layer}, noise": guarded.x}
-    quality = [float(tl.data.psnr(inv.x, images).mean()) for inv in (clean, guarded)]
-    print(
-        f"{layer}: {features[0].numel()} numbers, {quality[0]:.1f} dB, with noise {quality[1]:.1f} dB"
-    )
+    open_, covered = (float(tl.data.psnr(inv.x, images).mean()) for inv in (clean, guarded))
+    numbers = features[0].numel()
+    print(f"{layer}: {numbers} numbers, {open_:.1f} dB, with noise {covered:.1f} dB")
 
 # %% [markdown]
 # Depth alone protects little while there are as many numbers as pixels. It is the
