@@ -86,10 +86,11 @@ for name, history in runs.items():
 assert TINY or accuracy(swept) > 80 > 20 > accuracy(plain)
 
 # %% [markdown]
-# Dark is dead. A start in which every layer answers helps back-propagation too
-# ([A start for Adam](starts.md)). In five such layers the signal is lost
-# altogether, for sweeps as well: `tl.train` looks for dead layers and changes
-# the start.
+# Dark is dead. With the seeds 0 to 3 of the weights, sweeps reached 89, 12, 89
+# and 87 %: one of four stayed dead, as do five such layers, where the signal is
+# lost altogether. `tl.train` looks for dead layers and changes the start. A
+# start in which every layer answers helps back-propagation too
+# ([A start for Adam](starts.md)).
 
 # %%
 import matplotlib.pyplot as plt
