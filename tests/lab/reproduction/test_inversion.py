@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torchlift.core.errors import InvalidValueError
 from torchlift.lab.benchmarks import autoencoder
 from torchlift.lab.benchmarks.autoencoder import Recipe
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction import inversion as module
 from torchlift.lab.reproduction.confidence import Interval, confidence, every, student
 from torchlift.lab.reproduction.inversion import CLAMPED, CORRECTED, DECODER, METHODS, PRINTED, WARM, Level
@@ -145,8 +146,8 @@ def test_claims_can_go_either_way() -> None:
     assert {claim.outcome for claim in module.judge(good, decidable=False)} == {"not decidable"}
 
 
-def test_tiny(tmp_path: Path) -> None:
-    result = module.Inversion().run(Work("tiny", 0, tmp_path))
+def test_tiny(tiny: Callable[[Experiment], Work]) -> None:
+    result = module.Inversion().run(tiny(module.Inversion()))
     assert [claim.outcome for claim in result.claims] == ["not decidable"] * 8
     table = result.figures[0]
     assert isinstance(table, Table)
