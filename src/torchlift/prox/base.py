@@ -81,6 +81,14 @@ class ProximalActivation(ABC):
             total = replace(cast("Any", self), **leaves).conjugate(v).sum()
         return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
+    def carried(self, z: Tensor, to: ProximalActivation) -> Tensor:
+        """z', linear or affine in z, with Ψ'(z') = Ψ(z) for an activation `to` of the same kind with other learned numbers.
+
+        Solvers move z in such coordinates, so that a step of a threshold neither leaves the domain of Ψ nor changes it;
+        z itself where there are none.
+        """
+        return z
+
     def reduce(self, terms: Tensor) -> Tensor:
         """Sum per-entry terms over a group; the identity for elementwise activations."""
         return terms if self.dim is None else terms.sum(self.dim)
