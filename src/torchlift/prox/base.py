@@ -82,10 +82,9 @@ class ProximalActivation(ABC):
         return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
     def carried(self, z: Tensor, to: ProximalActivation) -> Tensor:
-        """z', linear or affine in z, with Ψ'(z') = Ψ(z) for an activation `to` of the same kind with other learned numbers.
+        """z', affine in z, with Ψ'(z') = Ψ(z), where Ψ' belongs to `to`: the same kind with other learned numbers.
 
-        Solvers move z in such coordinates, so that a step of a threshold neither leaves the domain of Ψ nor changes it;
-        z itself where there are none.
+        Solvers hold z that way, so that a step of a threshold does not leave the domain of Ψ; z itself by default.
         """
         return z
 
