@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
@@ -47,6 +47,24 @@ class RunOptions:
         check_size("train keep", self.keep)
         if not isinstance(self.tensorboard, bool):
             invalid_type("train tensorboard", "True or False", self.tensorboard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseOptions:
+    """How long a stretch of training is and how it starts: what the command takes too. None means: it is chosen."""
+
+    batch_size: int | Literal["full"] | None = None
+    """Samples per step, or full; 100 or a tenth of the samples."""
+    epochs: int | None = None
+    """How long; at least ten epochs and a thousand steps where nothing is said."""
+    steps: int | None = None
+    """How long, instead of epochs."""
+    time_limit: float | None = None
+    """Seconds after which it ends in any case."""
+    weights: str | None = None
+    """How weights start: keep, or a method of `initialise_weights`."""
+    name: str | None = None
+    """In records and progress bars."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
@@ -21,7 +20,7 @@ from torchlift.parallel import Mesh
 from torchlift.parallel.partition import partition
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
-from torchlift.training.options import TrainOptions
+from torchlift.training.options import PhaseOptions, TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
 from torchlift.training.weights import ALIASES, METHODS
 
@@ -36,7 +35,7 @@ STATES = ("forward", "input", "random", "warm")
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(PhaseOptions):
     """A stretch of training. What is None is chosen: see `train`.
 
     Arguments:
@@ -56,15 +55,9 @@ class Phase:
 
     lifting: Lifting | None = None
     solver: SolverLike | None = None
-    batch_size: int | Literal["full"] | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    time_limit: float | None = None
-    weights: str | None = None
-    states: str = "forward"
-    name: str | None = None
-    state_dtype: torch.dtype | None = None
-    state_storage: str | Path = "memory"
+    states: str = field(default="forward", kw_only=True)
+    state_dtype: torch.dtype | None = field(default=None, kw_only=True)
+    state_storage: str | Path = field(default="memory", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.lifting is not None and not isinstance(self.lifting, Lifting):

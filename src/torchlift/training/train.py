@@ -126,7 +126,10 @@ def train(
     _check_network(network)
     _check_callback(callback)
     mesh = as_mesh(options.mesh)
-    default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, options.states)
+    default = Phase(
+        lifting, solver, batch_size=batch_size, epochs=epochs, steps=steps, time_limit=time_limit, weights=weights,
+        states=options.states,
+    )  # fmt: skip
     default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
     phases = _phases(options.phases, default)
     batches = [_batches(data, phase, seed, network) for phase in phases]

@@ -342,7 +342,7 @@ def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: flo
 def budget(case: Case, data: Data) -> tuple[float, float]:
     """(seconds of the case, seconds of a step of fused AdamW)."""
     module = case.build()
-    phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), case.batch_size)
+    phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), batch_size=case.batch_size)
     batches = TensorBatches(*data.training, batch_size=case.batch_size)
     step = phase.begin(module, case.loss, batches, lambda _: 1.0)
     step.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
@@ -15,10 +15,12 @@ from rich.table import Table
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.lab.benchmarks import inversion
 from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
+from torchlift.report.records import Curves, Series
 
 FAMILIES = ("autoencoder", "rules", "networks", "scale")
 
@@ -134,13 +136,23 @@ class BenchInversion(Command):
         )
 
     def save(self, record: Record) -> None:
-        """The gains beside the JSON object, where matplotlib is installed."""
-        if self.out is not None and "autoencoder" in record and find_spec("matplotlib") is not None:
-            from torchlift.report import plot
+        if "autoencoder" in record:
+            self.save_plot(lambda plot: plot.figure(*gains(record["autoencoder"])))
 
-            figure = plot.gains(record["autoencoder"])
-            for ending in ("png", "svg"):
-                figure.savefig(self.out / f"bench-inversion.{ending}", dpi=150)
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
+    """PSNR over the decoder against the noise, with standard errors: one panel per level."""
+    figures = []
+    for level in dict.fromkeys(row["level"] for row in rows):
+        same = sorted((row for row in rows if row["level"] == level), key=lambda row: row["noise"])
+        noise, series = [row["noise"] for row in same], []
+        for name in [cell["name"] for cell in same[0]["contestants"]]:
+            pairs = [next(cell["gain"] for cell in row["contestants"] if cell["name"] == name) for row in same]
+            low, high = ([mean + sign * error for mean, error in pairs] for sign in (-1, 1))
+            series.append(Series(name, noise, [mean for mean, _ in pairs], low, high))
+        title = f"trained to {level:g}"
+        figures.append(Curves("gains", title, "noise of the code", "PSNR over the decoder (dB)", series, x_log=True))
+    return figures
 
 
 def _tables(record: Record) -> list[tuple[str, Table]]:
@@ -195,11 +207,7 @@ def _ahead(row: dict[str, Any], cell: dict[str, Any]) -> str:
 
 
 def _table(names: list[str], numbers: list[str], rows: list[list[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in names:
-        table.add_column(heading, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = columns(names, numbers)
     for cells in rows:
         table.add_row(*cells)
     return table

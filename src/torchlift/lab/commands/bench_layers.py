@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -14,6 +15,7 @@ from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import layers
+from torchlift.report.records import Curves, Series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,29 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.layers(record["rows"]))
+        self.save_plot(lambda plot: plot.figure(*growth(record["rows"])))
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[Curves]:
+    """Milliseconds against layers: a panel for each size, of all layers and of all gradients."""
+    figures = []
+    for what, ways in _WAYS.items():
+        for width, batch in dict.fromkeys((row["width"], row["batch"]) for row in rows):
+            same = [row for row in rows if (row["width"], row["batch"]) == (width, batch)]
+            depths = [row["layers"] for row in same]
+            series = [
+                Series(label, depths, [row[key] for row in same], dashed=label != "vectorised")
+                for label, key in ways.items()
+            ]
+            title = f"{what}, width {width}, batch {batch}"
+            figures.append(Curves(f"{width}-{batch}", title, "layers", "ms", series, x_log=True, y_log=True))
+    return figures
+
+
+_WAYS = {
+    "all layers": {"vectorised": "forward", "loop": "forward_loop"},
+    "all gradients": {"vectorised": "gradients", "loop": "gradients_loop", "loop, autograd": "gradients_autograd"},
+}
 
 
 _LEGEND = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -14,6 +14,7 @@ from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import solvers
+from torchlift.report.records import Curves, Series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,21 @@ class BenchSolvers(Command):
         )
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.descent(record["runs"]))
+        self.save_plot(lambda plot: plot.figure(*descent(record["runs"])))
+
+
+def descent(runs: Sequence[dict[str, Any]]) -> list[Curves]:
+    """The objective against steps and seconds, and the PSNR against seconds."""
+
+    def curves(title: str, x: str, y: str, label: str) -> Curves:
+        series = [Series(run["name"], run[x], run[y]) for run in runs]
+        return Curves(f"{y}-{x}", title, x[:-1] if x == "steps" else x, label, series, y_log=y == "values")
+
+    return [
+        curves("Descent by steps", "steps", "values", "objective"),
+        curves("Descent by time", "seconds", "values", "objective"),
+        curves("Images", "seconds", "psnr", "PSNR (dB)"),
+    ]
 
 
 def _reached(place: Sequence[float] | None) -> str:

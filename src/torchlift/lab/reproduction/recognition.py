@@ -70,7 +70,7 @@ def reader(work: Work, training: int, validation: int) -> Reader:
     labels = {"training": digits.labels[:training], "validation": held_out.labels[:validation]}
 
     def make() -> Part:
-        count = work.choose(500, 5000, 5000)
+        count = work.choose(100, 5000, 5000)
         data = (digits.images[:count].flatten(1), digits.labels[:count])
         train(network, data, epochs=work.choose(2, 10, 10), seed=work.seed, progress=False).raise_if_failed()
         return snapshot(network), {split: _accuracy(network, images[split], labels[split]) for split in SPLITS}

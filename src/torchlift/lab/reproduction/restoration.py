@@ -101,7 +101,7 @@ def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
     """
     y, x = (images.y[:1], images.x.mean(0, keepdim=True)) if silent(network, images.y) else (images.y, images.x)
     optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
-    phase = Phase(Conventional(), optimiser, "full", weights="keep")
+    phase = Phase(Conventional(), optimiser, batch_size="full", weights="keep")
     batches = as_batches((y, x), batch_size=None)
     return phase.begin(network, SquaredError(), batches, _constant)
 
@@ -109,7 +109,7 @@ def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
 def lifted_bregman(network: MLP, images: Images, rate: float) -> TrainStep:
     """As published: Adam's step of θ, then its proximal step of z, all images, z begins as the replicated input."""
     solver = LinearisedBCD(ProximalAdam(rate))
-    phase = Phase(Bregman(MU), solver, "full", weights="keep", states="input")
+    phase = Phase(Bregman(MU), solver, batch_size="full", weights="keep", states="input")
     batches = as_batches((images.y, images.x), batch_size=None)
     return phase.begin(network, SquaredError(), batches, _constant)
 
@@ -120,7 +120,7 @@ def recommended(
     """What we advise: an identity start and batches, then the defaults of `train`, or Adam with annealing."""
     initialise_weights(network, (images.y, images.x), "identity", generator=torch.Generator().manual_seed(seed))
     adam = BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
-    phase = Phase(Conventional(), adam, batch_size) if back_propagation else Phase(batch_size=batch_size)
+    phase = Phase(Conventional(), adam, batch_size=batch_size) if back_propagation else Phase(batch_size=batch_size)
     batches = as_batches((images.y, images.x), batch_size=min(batch_size, len(images.y)), seed=seed)
     return phase.begin(network, SquaredError(), batches, lambda count: 1 - count / steps, seed)
 
