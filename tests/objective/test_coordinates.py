@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +53,7 @@ def one_sided() -> networks.Network:
 NETWORKS = [primal_dual, lista, one_sided]
 
 
-def _problem(make: Callable[[], networks.Network], lifting: liftings.Lifting, **options: object) -> TrainingProblem:
+def _problem(make: Callable[[], networks.Network], lifting: liftings.Lifting, **options: Any) -> TrainingProblem:
     x = _randn(1, 8, SIZE).cumsum(1).sigmoid()
     return TrainingProblem(
         Objective(make(), lifting, coupling=options.pop("coupling", None)), x + 0.1 * _randn(2, 8, SIZE), x, **options
@@ -124,7 +126,7 @@ def _data() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("batch_size", ["full", 10])
-def test_train_by_exact_descent(batch_size: object) -> None:
+def test_train_by_exact_descent(batch_size: Any) -> None:
     network = networks.PrimalDual(operators.Identity((SIZE,)), _differences(torch.float32), 2)
     before = [p.detach().clone() for p in network.parameters()]
     solver = BlockCoordinateDescent(inner_steps=4)
@@ -143,11 +145,11 @@ def test_a_method_that_cannot_move_says_so() -> None:
 @pytest.mark.parametrize(
     "solver", [ProximalAdam(1e-2), LinearisedBCD(ProximalGradient(Backtracking()))], ids=["adam", "bcd"]
 )
-def test_resumed_coordinates_are_those_of_the_start(solver: object, tmp_path: object) -> None:
+def test_resumed_coordinates_are_those_of_the_start(solver: Any, tmp_path: Path) -> None:
     def run(folder: str, steps: int, resume: bool = False) -> list[Tensor]:
         network = networks.PrimalDual(operators.Identity((SIZE,)), _differences(torch.float32), 2)
-        options = {"solver": solver, "batch_size": "full", "weights": "keep", "progress": False}
-        tl.train(network, _data(), steps=steps, folder=f"{tmp_path}/{folder}", resume=resume, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"solver": solver, "batch_size": "full", "weights": "keep", "progress": False}
+        tl.train(network, _data(), steps=steps, folder=f"{tmp_path}/{folder}", resume=resume, **options)
         return [p.detach().clone() for p in network.parameters()]
 
     whole = run("whole", 8)

@@ -19,6 +19,7 @@ from torchlift.lab.reproduction.confidence import Interval, confidence, every, s
 from torchlift.lab.reproduction.inversion import CLAMPED, CORRECTED, DECODER, METHODS, PRINTED, WARM, Level
 from torchlift.lab.reproduction.printed_inversion import printed_inversion
 from torchlift.networks import lift
+from torchlift.report.records import Pictures, Table
 
 
 def test_students_quantiles() -> None:
@@ -164,11 +165,11 @@ def test_tiny(tmp_path: Path) -> None:
     result = module.Inversion().run(Work("tiny", 0, tmp_path))
     assert [claim.outcome for claim in result.claims] == ["not decidable"] * 8
     table = result.figures[0]
-    assert len(table.rows) == 3 * len(METHODS)
+    assert isinstance(table, Table) and len(table.rows) == 3 * len(METHODS)
     gains = {(row[0], row[1]): row[7] for row in table.rows}
     assert all(gains[loss, DECODER] == 0 and gains[loss, CLAMPED] >= 0 for loss in (0.16, 0.14, 0.12))
     reached = result.configuration["training"]
     assert [each["level"] for each in reached] == [0.16, 0.14, 0.12]
     assert all(each["loss"] <= each["level"] for each in reached)
-    pictures = [figure for figure in result.figures if figure.kind == "pictures"]
+    pictures = [figure for figure in result.figures if isinstance(figure, Pictures)]
     assert len(pictures) == 3 and all(images.shape == (5, 28, 28) for images in pictures[0].rows.values())
