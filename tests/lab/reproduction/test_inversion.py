@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -166,7 +167,7 @@ def test_tiny(tmp_path: Path) -> None:
     assert [claim.outcome for claim in result.claims] == ["not decidable"] * 8
     table = result.figures[0]
     assert isinstance(table, Table) and len(table.rows) == 3 * len(METHODS)
-    gains = {(row[0], row[1]): row[7] for row in table.rows}
+    gains: dict[Any, Any] = {(row[0], row[1]): row[7] for row in table.rows}
     assert all(gains[loss, DECODER] == 0 and gains[loss, CLAMPED] >= 0 for loss in (0.16, 0.14, 0.12))
     reached = result.configuration["training"]
     assert [each["level"] for each in reached] == [0.16, 0.14, 0.12]
