@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,7 +260,8 @@ def test_an_optimiser_of_torch_means_back_propagation() -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_every_solver_is_made_with_its_options(name: str) -> None:
     given = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "anneal": "cosine", "tau": 2.0, "inner_steps": 3}
-    options = {option: given[option] for option in options_of(name)}
+    given |= {"matched": True, "prox_scale": 10.0}
+    options: dict[str, Any] = {option: given[option] for option in options_of(name)}
     assert build_phases(Configuration(training=TrainingSettings(solver=name, **options)))[0].solver is not None
 
 

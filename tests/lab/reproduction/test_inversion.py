@@ -85,13 +85,13 @@ def test_the_printed_step_sizes_reach_the_same_images_as_safe_ones() -> None:
     network = lift(layers, (1, 6, 6))
     x = torch.zeros(3, 1, 6, 6, dtype=torch.float64)
     x[:, :, 1:4, 2:5] = 1.0
-    y = network(x).detach() + 0.01 * torch.randn(3, 9, dtype=torch.float64)
+    y = network(x).detach()
     printed, corrected, safe = (
-        printed_inversion(network, y, 0.06, steps=300, inner_steps=5, corrected=not misprint, safe=safe)
+        printed_inversion(network, y, 0.01, steps=900, inner_steps=5, corrected=not misprint, safe=safe)
         for misprint, safe in ((True, False), (False, False), (False, True))
     )
-    assert (corrected - safe).norm() < 2e-3 * safe.norm()
-    assert printed.norm() > 1e10 * safe.norm()
+    assert (corrected - safe).norm() < 1e-3 * safe.norm()
+    assert not printed.norm() < 1e10 * safe.norm()
 
 
 def test_training_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
