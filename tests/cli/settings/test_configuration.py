@@ -152,7 +152,7 @@ def test_x_and_y_are_never_guessed(tmp_path: Path, case: str, kind: str) -> None
     arrays = {name: np.zeros((20, 2)) for name in names}
     path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
     if kind == "npz":
-        np.savez(path, **arrays)
+        np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
     elif kind == "safetensors":
         save_file(arrays, path)
     else:
@@ -170,7 +170,7 @@ def test_inputs_and_targets_are_what_they_are_called(tmp_path: Path, kind: str) 
     arrays = {"inputs": np.arange(40.0).reshape(20, 2), "targets": -np.arange(20.0)[:, None]}
     path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
     if kind == "npz":
-        np.savez(path, **arrays)
+        np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
     elif kind == "safetensors":
         save_file(arrays, path)
     else:
@@ -283,6 +283,7 @@ def test_data_follow_seed_and_counts() -> None:
     assert torch.equal(first.train.y, again.train.y)
     assert not torch.equal(first.train.y, other.train.y)
     assert torch.equal(first.train.x, other.train.x)
+    assert first.validation is not None
     assert (len(first.train.y), len(first.validation.y), first.train.y.dtype) == (20, 5, torch.float64)
     noise = first.train.y - first.train.x
     assert float(noise.std()) == pytest.approx(0.15, rel=0.02)
@@ -300,6 +301,7 @@ def test_redrawn_data_differ_from_epoch_to_epoch() -> None:
 def test_the_full_set_is_split(full_mnist_path: Path) -> None:
     settings = DataSettings(task="classification", set="mnist", path=full_mnist_path, images=100)
     samples = load_samples(settings)
+    assert samples.validation is not None
     assert (len(samples.train.y), len(samples.validation.y), samples.out_shape) == (100, 5000, (10,))
 
 
