@@ -87,9 +87,10 @@ class TrainOptions(RunOptions):
         state_regularisers: on lifted variables: one for all layers, or {layer: regulariser} counted from 1.
         parameter_regularisers: {pattern: regulariser} for parameter names, such as {"*weight": Ridge(1e-4)}.
         mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
-            "data", layers along "layers" (chains, and solvers of lifted variables). The result is that of one process,
-            up to rounding, and is on every rank; rank 0 keeps the history, shows progress and calls `callback`. Every
-            process writes its part of a checkpoint: all must see the folder. A run goes on with any mesh, or alone.
+            "data", layers along "layers" (of chains). The result is that of one process, up to rounding, and for sweeps
+            and back-propagation along "layers" that of as many stages in one process; it is on every rank. Rank 0
+            keeps the history, shows progress and calls `callback`. Every process writes its part of a checkpoint: all
+            must see the folder. A run goes on with any mesh, or alone, but stages must stay as many.
     """
 
     phases: Sequence[Phase] | None = None

@@ -17,7 +17,6 @@ from torchlift.liftings import Lifting
 from torchlift.networks import Chain, Network
 from torchlift.objective.latent_cache import check_state_dtype
 from torchlift.parallel import Mesh
-from torchlift.parallel.partition import partition
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import PhaseOptions, TrainOptions
@@ -152,8 +151,8 @@ class Phase(PhaseOptions):
         self._check_precision(work)
         if work.mesh.data > 1 and "data" not in method.needs.axes:
             invalid_value("mesh axis data", "a method that can be divided along it", method.title)
-        if work.mesh.layers > 1:
-            self._check_layers(work.network, method, work.mesh)
+        if work.mesh.layers > 1 and "layers" not in method.needs.axes:
+            invalid_value("mesh axis layers", "a method that can be divided along it", method.title)
         method.check(work)
 
     def _check_no_latents(self, work: Work) -> None:
@@ -184,14 +183,6 @@ class Phase(PhaseOptions):
             invalid_value("train parameters", "bfloat16, float32 or float64", some.dtype, hint)
         if self.method.needs.latents and torch.is_autocast_enabled(some.device.type):
             invalid_value("train", "no autocast around lifted variables", f"autocast on {some.device.type}", hint)
-
-    def _check_layers(self, network: nn.Module, method: TrainMethod, mesh: Mesh) -> None:
-        """What the axis "layers" serves: chains, and methods whose steps do not run through the network."""
-        if "layers" not in method.needs.axes:
-            hint = "Give a lifting and a solver such as LinearisedBCD(), or use the axis data."
-            expected = "a solver of lifted variables, whose layers move at the same time"
-            invalid_value("mesh axis layers", expected, method.title, hint)
-        partition(network, mesh.layers)  # type: ignore[arg-type]
 
     @property
     def folder(self) -> Path | None:

@@ -30,7 +30,6 @@ from torchlift.liftings import Lifting
 from torchlift.networks import Network
 from torchlift.objective.clamp import clamped
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
-from torchlift.parallel.partition import describe, partition
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
@@ -179,8 +178,9 @@ def train(
     with Progress(quiet=not (progress and mesh.first)) as bar:
         for sentence in () if checkpoint is None else checkpoint.skipped:
             bar.message(sentence)
-        if mesh.layers > 1:
-            bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
+        for phase, source in planned:
+            if layout := phase.method.layout(phase.work(network, loss, source, _endless, seed, options, mesh)):
+                bar.message(layout)
         run = Run(network, work, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
         if checkpoint is not None:
             run.resume(checkpoint)

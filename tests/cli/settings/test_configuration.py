@@ -170,7 +170,7 @@ def test_inputs_and_targets_are_what_they_are_called(tmp_path: Path, kind: str) 
     arrays = {"inputs": np.arange(40.0).reshape(20, 2), "targets": -np.arange(20.0)[:, None]}
     path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
     if kind == "npz":
-        np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
+        np.savez(path, **arrays)
     elif kind == "safetensors":
         save_file(arrays, path)
     else:

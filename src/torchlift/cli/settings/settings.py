@@ -161,6 +161,8 @@ class TrainingSettings(PhaseSettings, RunOptions):
     ] = ()
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
+    device: str = "cpu"
+    """Where it is trained: cpu, cuda, mps, xpu."""
     tensorboard: Switch = False
     """Write TensorBoard events too."""
 

@@ -148,7 +148,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
 
 
 class Several(torch.optim.Optimizer):
-    """Optimisers that each own some of the parameters."""
+    """Optimisers that each own some of the parameters; their memory is kept here, so that it is saved."""
 
     def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
         self.optimisers = optimisers
@@ -158,8 +158,12 @@ class Several(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         loss = None if closure is None else closure()
+        first = 0
         for optimiser in self.optimisers:
+            count = len(optimiser.param_groups)
+            optimiser.state, optimiser.param_groups = self.state, self.param_groups[first : first + count]
             optimiser.step()
+            first += count
         return loss
 
 

@@ -12,7 +12,7 @@ from rich.progress import track
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import layers
 from torchlift.report.records import Curves, Series
@@ -34,6 +34,8 @@ class BenchLayers(Command):
     """Time spent on each combination, at least seven rounds."""
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
+    device: str = "cpu"
+    """Where they are evaluated: cpu, cuda, mps, xpu."""
 
     def collect(self) -> Record:
         if len(self.widths) != len(self.batches):
@@ -44,10 +46,11 @@ class BenchLayers(Command):
                 check_size(name, number)
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
-        rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds))
+        device = str(check_device("device", self.device))
+        rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds), device=device)
         total = len(sizes) * len(self.depths)
         shown = track(rows, "measuring", total=total, console=Console(stderr=True), disable=self.json, transient=True)
-        return {"threads": torch.get_num_threads(), "rows": list(shown)}
+        return {"threads": torch.get_num_threads(), "device": device, "rows": list(shown)}
 
     def show(self, record: Record, console: Console) -> None:
         for caption, keys in _TABLES.items():

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import solvers
 from torchlift.report.records import Curves, Series
@@ -33,11 +33,14 @@ class BenchSolvers(Command):
     """Names of the solvers to run; all by default."""
     seed: int = 0
     """Of noise and weights."""
+    device: str = "cpu"
+    """Where they race: cpu, cuda, mps, xpu."""
 
     def check(self) -> None:
         check_size("images", self.images)
         check_size("layers", self.layers)
         check_positive("seconds", self.seconds)
+        check_device("device", self.device)
         names = solvers.methods()
         for name in self.only:
             if name not in names:
@@ -48,13 +51,14 @@ class BenchSolvers(Command):
         with Console(stderr=True).status("starting") as status:
             trajectories = solvers.race(
                 names, self.images, self.layers, self.seconds, self.seed,
-                lambda name: status.update(f"{name}: {self.seconds:g} s"),
+                lambda name: status.update(f"{name}: {self.seconds:g} s"), self.device,
             )  # fmt: skip
         levels = solvers.targets(trajectories)
         return {
             "images": self.images,
             "layers": self.layers,
             "seed": self.seed,
+            "device": self.device,
             "threads": torch.get_num_threads(),
             "runs": [
                 {

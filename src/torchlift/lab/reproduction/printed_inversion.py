@@ -45,7 +45,7 @@ def printed_inversion(
             τ_p = (1/τ_x − ‖W₁‖²/2)/(8ρ²).
     """
     layers = Layers.of(network)
-    blocks = [influence.reads[0][0][1] for influence in layers.influences]
+    blocks = [jacobian.reads[0][0][1] for jacobian in layers.jacobians]
     square = [float(block.norm_bound()) ** 2 for block in blocks]
     factor = 1.0 if safe else 1.99
     gradient = FiniteDifference(network.in_shape)
@@ -82,7 +82,7 @@ def _input(
 ) -> tuple[Tensor, Tensor]:
     """The printed primal-dual steps of the input with the auxiliary variables fixed."""
     tau, sigma = sizes
-    block = layers.influences[0].reads[0][0][1]
+    block = layers.jacobians[0].reads[0][0][1]
     for _ in range(steps):
         v = layers.pre_activation(0, [x])
         pull = block.adjoint(layers.activations[0](v) - u[0]) + weight * gradient.adjoint(p)
