@@ -54,7 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     except (TorchliftError, OSError) as error:
         if "--debug" in arguments:
             raise
-        print(f"torchlift: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        text = str(error) if isinstance(error, TorchliftError) else _sentence(error)
+        print(f"torchlift: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if "--debug" in arguments or not _lacks_extra(error, arguments):
@@ -66,6 +67,11 @@ def run(arguments: Sequence[str]) -> int:
         print("torchlift: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _sentence(error: OSError) -> str:
+    """What the system says about a file, as our own errors say it."""
+    return message(str(error.filename or "files"), "to be able to read and write there", error.strerror or error)
 
 
 def _lacks_extra(error: ModuleNotFoundError, arguments: Sequence[str]) -> bool:

@@ -1,5 +1,6 @@
 """Runs and models on disk: whole or not at all, verified when read, never unpickled."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
 from torchlift.io.models import load_model, save_model
 from torchlift.io.pair import load_tensors, save_tensors
@@ -19,3 +20,5 @@ __all__ = [
     "write_index",
     "write_shard",
 ]
+
+check_calls(__name__)

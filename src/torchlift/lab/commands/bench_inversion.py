@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -117,10 +116,7 @@ class BenchInversion(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         arrays = {key.replace(" ", "_"): tensor.numpy() for key, tensor in pictures.items()}
         np.savez(self.out / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
-        if find_spec("matplotlib") is not None:
-            from torchlift.report import plot
-
-            plot.pictures(pictures).savefig(self.out / f"{name}.png", dpi=150)
+        self.save_figure(name, lambda plot: plot.pictures(pictures))
 
     def show(self, record: Record, console: Console) -> None:
         for title, table in _tables(record):
@@ -135,12 +131,8 @@ class BenchInversion(Command):
 
     def save(self, record: Record) -> None:
         """The gains beside the JSON object, where matplotlib is installed."""
-        if self.out is not None and "autoencoder" in record and find_spec("matplotlib") is not None:
-            from torchlift.report import plot
-
-            figure = plot.gains(record["autoencoder"])
-            for ending in ("png", "svg"):
-                figure.savefig(self.out / f"bench-inversion.{ending}", dpi=150)
+        if "autoencoder" in record:
+            self.save_figure("bench-inversion", lambda plot: plot.gains(record["autoencoder"]), ("png", "svg"))
 
 
 def _tables(record: Record) -> list[tuple[str, Table]]:

@@ -58,7 +58,7 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.layers(record["rows"]))
+        self.save_figure("bench-layers", lambda plot: plot.layers(record["rows"]), ("png", "svg"))
 
 
 _LEGEND = (

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from torchlift.cli.command import Command, Record
+from torchlift.cli.command import Command, Record, check_folder
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import read_json
@@ -46,6 +46,8 @@ class BenchLeague(Command):
             invalid_value("trials", "at most 3", self.trials)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
+        if not self.table:
+            check_folder("--records", self.records)
         names = league.cases(self.tiny)
         for part in self.cases:
             if not any(part in name for name in names):

@@ -87,7 +87,7 @@ class BenchSolvers(Command):
         )
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.descent(record["runs"]))
+        self.save_figure("bench-solvers", lambda plot: plot.descent(record["runs"]), ("png", "svg"))
 
 
 def _reached(place: Sequence[float] | None) -> str:

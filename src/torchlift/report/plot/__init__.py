@@ -1,5 +1,6 @@
 """Figures; every function returns a matplotlib figure. Needs the extra `torchlift[plot]`."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.report.plot.blocks import blocks
 from torchlift.report.plot.descent import descent
 from torchlift.report.plot.devices import devices
@@ -9,3 +10,5 @@ from torchlift.report.plot.speed import layers
 from torchlift.report.plot.training import training
 
 __all__ = ["blocks", "descent", "devices", "figure", "gains", "layers", "pictures", "training", "weights"]
+
+check_calls(__name__)
