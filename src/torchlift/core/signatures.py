@@ -29,6 +29,7 @@ from torch import Tensor
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
 
+_INSIDE = f"{__name__.partition('.')[0]}."
 _OURS, _SILENT = __name__.partition(".")[0], ("torch", "numpy", "functools", "contextlib", "inspect", "pathlib")
 _OWN_WORDS = (TorchliftError, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
 _WORDS = {
@@ -87,7 +88,7 @@ def _has_arguments(method: types.FunctionType) -> bool:
 def _checked(function: Any, where: str, *, method: bool = False) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or sys._getframe(1).f_globals.get("__name__", "").startswith(_INSIDE):
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
@@ -271,7 +272,8 @@ def words(hint: Any) -> str:
     if origin is not None and issubclass(origin, Mapping):
         return f"a mapping of {_many(inner[0])} to {_many(inner[1])}"
     if origin is not None and issubclass(origin, Iterable):
-        return f"a sequence of {_many(inner[0])}" if len(inner) < 2 or inner[1] is ... else f"{len(inner)} values"
+        several = len(inner) > 1 and inner[1] is not ...
+        return f"{len(inner)} values" if several else f"a sequence of {', '.join(map(_many, inner[:1]))}"
     name = getattr(origin or hint, "__name__", str(hint))
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
