@@ -30,7 +30,7 @@ from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
 
 _compiling = torch.compiler.is_compiling
-_INSIDE = f"{__name__.partition('.')[0]}."
+
 _OURS, _SILENT = (
     __name__.partition(".")[0],
     ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib"),
