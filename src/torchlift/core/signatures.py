@@ -30,11 +30,8 @@ from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
 
 _compiling = torch.compiler.is_compiling
-
-_OURS, _SILENT = (
-    __name__.partition(".")[0],
-    ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib"),
-)
+_OURS, _INSIDE = "torchlift", "torchlift."
+_SILENT = ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib")
 _OWN_WORDS = (TorchliftError, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
 _WORDS = {
     float: "a number", int: "a whole number", bool: "True or False", str: "a string", Path: "a path", Any: "anything",
