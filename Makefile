@@ -4,7 +4,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2
+# Each process has its half of the files, whose fixtures are then made once, and takes from the other in the end.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.torchlift-installed

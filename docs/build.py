@@ -58,7 +58,9 @@ def cells(source: str) -> Iterator[Cell]:
     for mark, end in zip(marks, ends, strict=True):
         text, line = source[mark.end() : end], source.count("\n", 0, mark.end()) + 1
         if "[markdown]" in mark[1]:
-            prose = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().splitlines())
+            prose = "\n".join(
+                line.removeprefix("#").removeprefix(" ") for line in text.strip().splitlines()
+            )
             yield Cell(prose, False, line)
         else:
             yield Cell(text.strip("\n"), True, line)
@@ -88,7 +90,9 @@ def record(name: str) -> None:
     path = EXAMPLES / f"{name}.py"
     printed, figure = run(path)
     content = {"code": digest(path.read_text(encoding="utf-8")), "printed": printed}
-    (RECORDS / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (RECORDS / f"{name}.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     figure.savefig(RECORDS / f"{name}.png", dpi=110, bbox_inches="tight")
 
 
@@ -105,8 +109,7 @@ def page(name: str) -> str:
         if text := next(printed):
             parts.append(f"```text\n{text}\n```")
     parts.append(f"![What the example draws]({name}.png)")
-    command = f"`python examples/{name}.py`"
-    parts.append(f"This page is the script `examples/{name}.py`, which is a notebook too: {command}, on one thread.")
+    parts.append(f"This page is the script `examples/{name}.py`, run on one thread.")
     return "\n\n".join(parts) + "\n"
 
 

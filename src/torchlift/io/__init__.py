@@ -2,6 +2,7 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
+from torchlift.io.denoisers import load_denoiser
 from torchlift.io.models import load_model, save_model
 from torchlift.io.pair import load_tensors, save_tensors
 from torchlift.io.shards import LocalShard, ShardedTensor, write_index, write_shard
@@ -13,6 +14,7 @@ __all__ = [
     "LocalShard",
     "ShardedTensor",
     "Stored",
+    "load_denoiser",
     "load_model",
     "load_tensors",
     "save_model",

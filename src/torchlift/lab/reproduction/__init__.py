@@ -2,9 +2,10 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.lab.reproduction.architectures import Architectures
+from torchlift.lab.reproduction.auxiliary_start import AuxiliaryStart
 from torchlift.lab.reproduction.conventional_sweep import ConventionalSweep
 from torchlift.lab.reproduction.error_estimate import ErrorEstimate
-from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
+from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Options, Scale, Work
 from torchlift.lab.reproduction.implicit_stability import ImplicitStability
 from torchlift.lab.reproduction.inverse_problems import Deblurring, Denoising, Inpainting
 from torchlift.lab.reproduction.inversion import Inversion
@@ -20,6 +21,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         TableForward(),
         TableBackward(),
         Optimisers(),
+        AuxiliaryStart(),
         Deblurring(),
         Denoising(),
         Inpainting(),
@@ -34,6 +36,6 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 """By name, in the order of the paper; ours last."""
 
-__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Scale", "Work", "reproduce"]
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Options", "Scale", "Work", "reproduce"]
 
 check_calls(__name__)
