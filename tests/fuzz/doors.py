@@ -381,7 +381,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "report.plot.pictures": lambda: {"rows": {"name": torch.rand(2, 1, 6, 6)}},
     "report.plot.weights": lambda: {"rows": [{"weight": 0.1, "value": 0.5}, {"weight": 0.2, "value": 0.4}]},
     "report.plot.training": lambda: {"histories": ([{"step": 0, "objective": 1.0}, {"step": 1, "objective": 0.5}],)},
-    "report.plot.figure": lambda: {"shown": (R.Curves("name", "title", "x", "y", (R.Series("a", (0, 1), (1, 2)),)),)},
+    "report.plot.figure": lambda: {"shown": R.Curves("name", "title", "x", "y", (R.Series("a", (0, 1), (1, 2)),))},
     "report.records.Curves": lambda: {
         "name": "name",
         "title": "title",

@@ -37,10 +37,10 @@ class Report(Command):
     def check(self) -> None:
         """Only a page that torchlift made is replaced by a new one."""
         file = self._file()
-        if file.exists() and _OURS not in read_bytes(f"--html {file}", file, 1 << 30)[:1000]:
+        if file.exists() and not file.is_symlink() and _OURS not in read_bytes(f"--html {file}", file, 1 << 30)[:1000]:
             hint = "Choose another name, or move it away."
             raise DataError(message(f"--html {file}", "a new file, or a page of torchlift", "another file", hint))
-        if self.folders or self.html:
+        if self.html:
             check_folder("--html", file.parent)
 
     def collect(self) -> Record:

@@ -219,6 +219,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         if isinstance(value, str) and torch.device in inner:
             return _is_device(value)
+        if isinstance(value, str) and Path in inner:
+            return "\0" not in value
         return any(fits(value, each) for each in inner)
     if origin is Literal:
         return any(type(value) is type(each) and value == each for each in inner)
@@ -228,8 +230,8 @@ def fits(value: Any, hint: Any) -> bool:
         return _real(value) and (not isinstance(value, int) or abs(value) < 1e308)
     if hint is int:
         return _real(value) and isinstance(value, Integral)
-    if hint in (str, Path) or origin is os.PathLike:
-        return _is_text(value) if hint is str else isinstance(value, str | os.PathLike) and _is_text(os.fspath(value))
+    if hint is Path or origin is os.PathLike:
+        return isinstance(value, str | os.PathLike) and "\0" not in str(value)
     if hint is torch.dtype:
         return isinstance(value, torch.dtype) and value.is_floating_point
     if hint is torch.device:
@@ -344,7 +346,3 @@ def _is_device(name: str) -> bool:
     except (RuntimeError, AssertionError):  # no such kind, or none of that kind in this machine
         return False
     return True
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
