@@ -36,6 +36,10 @@ A name of two words, such as "bench layers", is written as two arguments.
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
+_NUMBERS = {
+    "invalid literal for int() with base 10:": "expected a whole number, got",
+    "could not convert string to float:": "expected a number, got",
+}
 _NEAR = re.compile(r"Perhaps you meant:\W+(--[\w.-]+)")
 
 
@@ -166,6 +170,8 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
             return None
         box = complaint.getvalue()
         text, near = _first_section(box) or "bad options", _NEAR.search(_COLOURS.sub("", box))
+        for raw, ours in _NUMBERS.items():
+            text = text.replace(raw, ours)
         hint = f"Did you mean {near[1]}?" if near else f"Try '{program} --help'."
         raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. {hint}") from None
 

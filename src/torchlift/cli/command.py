@@ -136,7 +136,7 @@ def check_folder(option: str, folder: Path) -> None:
             pass
     except (OSError, ValueError) as error:  # the latter for a name with a NUL
         strerror, name = getattr(error, "strerror", None), getattr(error, "filename", None)
-        reason = f"{strerror}: {name}" if strerror and name else str(error)
+        reason = "a file" if folder.is_file() else f"{strerror}: {name}" if strerror and name else str(error)
         hint = "Choose another folder."
         raise DataError(message(f"{option} {folder}", "a folder that can be written to", reason, hint)) from error
 

@@ -102,7 +102,7 @@ def reading(folder: Path) -> Generator[Path, None, None]:
         raise
     except _UNREADABLE as error:
         expected = f"a readable {RECORD} and what belongs to it"
-        hint = DAMAGED if folder.is_dir() else "There is no such folder."
+        hint = DAMAGED if (folder / RECORD).exists() else f"There is no {RECORD}: name the folder that has it."
         raise DataError(message(str(folder), expected, reason(error), hint)) from error
 
 
