@@ -209,8 +209,6 @@ def _options(options: object) -> TrainOptions:
 
 
 def _check_network(network: object) -> None:
-    if isinstance(network, type):
-        invalid_type("train network", "an nn.Module", network, f"Make an instance: {network.__name__}(...).")
     if not isinstance(network, nn.Module):
         invalid_type("train network", "an nn.Module", network)
     if not any(parameter.requires_grad for parameter in network.parameters()):
