@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
 import torchlift
 from torchlift.cli import app, info, main
