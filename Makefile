@@ -25,7 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e ".[test,plot,docs]"
 	@touch $@
 
-demo: $(STAMP) ## Set up and run the main job on the bundled data
+demo: ## Set up with what it needs, and show what the package does on bundled data
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/torchlift || $(BIN)/python -m pip install -c constraints.txt -e .
 	$(BIN)/torchlift demo
 
 test: lint types pytest ## Set up, then lint, type check and run all tests

@@ -9,6 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.report.figures import show
 from torchlift.report.markup import Html, join, tag
@@ -21,7 +22,7 @@ TITLE = "Report"
 SIGNS = {"held": "✓", "did not hold": "✗", "not decidable": "?"}
 
 
-def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
+def html(records: Sequence[Record], labels: Sequence[str] = (), *, reload: int | None = None) -> str:
     """One HTML page that shows the records and needs nothing else.
 
     Records of one name stand side by side in one section: their curves over
@@ -30,6 +31,7 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
     Arguments:
         records: at least one.
         labels: what to call each run beside others of its name; "run 1", … by default.
+        reload: seconds after which a browser reads the page again, while the work goes on.
     """
     records = list(records)
     for record in records:
@@ -41,10 +43,13 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
         invalid_value("report.html", "at least one record", "none")
     if labels and len(labels) != len(records):
         invalid_value("report.html labels", f"{len(records)}, one per record", len(labels))
+    if reload is not None:
+        check_size("report.html reload", reload)
     parts = sections(records, labels or [f"run {number}" for number in range(1, len(records) + 1)])
     style, script = _file("style.css"), "\n".join(_file(name) for name in SCRIPTS)
     return Template(_file("page.html")).substitute(
         policy=_policy(style, script),
+        reload="" if reload is None else tag("meta", http_equiv="refresh", content=reload),
         title=tag("title", f"{parts[0].title if len(parts) == 1 else TITLE} – torchlift"),
         style=style,
         script=script,

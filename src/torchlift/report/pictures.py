@@ -1,4 +1,4 @@
-"""Rows of images on one grey scale, their errors on one scale of their own, and two rows over each other."""
+"""Rows of images in grey or colours, their errors on a scale of their own, and two rows over each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from torchlift.report.records import Pictures
 
 MOST_BESIDE = 6
 """Images in a row up to which its error maps stand beside it on wide screens; else they stand below."""
+
+
+LARGE = 100
+"""Pixels in a row from which images get more room: photographs."""
 
 
 def pictures(figure: Pictures) -> Html:
@@ -25,11 +29,13 @@ def pictures(figure: Pictures) -> Html:
             maps = [picture(error, largest, ERROR) for error in worst]
             lists.append(_list("errors", maps, f"absolute error of {label}"))
         rows.append(tag("div", tag("p", label), *lists, class_="strip"))
-    scales = [_scale(GREY, "0", "1", "grey value")]
+    scales = [_scale(GREY, "0", "1", "grey value")] if next(iter(figure.rows.values())).ndim == 3 else []
     if errors:
         scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
     beside = bool(errors) and len(next(iter(figure.rows.values()))) <= MOST_BESIDE
-    grid = tag("div", *rows, class_="strips beside-errors" if beside else "strips")
+    large = next(iter(figure.rows.values())).shape[-1] >= LARGE
+    names = ["strips", *(["beside-errors"] if beside else []), *(["large"] if large else [])]
+    grid = tag("div", *rows, class_=" ".join(names))
     return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(figure), class_="pictures")
 
 

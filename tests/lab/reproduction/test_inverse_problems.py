@@ -15,7 +15,7 @@ from torchlift.core.errors import DataError
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, Images, build, load_images
-from torchlift.lab.reproduction import ExperimentResult, Options, Work, inverse_problems
+from torchlift.lab.reproduction import Experiment, ExperimentResult, Options, Work, inverse_problems
 from torchlift.lab.reproduction.inverse_problems import (
     KEYS,
     SETTINGS,
@@ -301,8 +301,8 @@ def test_inpainting_makes_no_claim_about_the_fit() -> None:
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResult:
-    return Denoising().run(Work("tiny", 0, tmp_path_factory.mktemp("denoising")))
+def result(tiny: Callable[[Experiment], Work]) -> ExperimentResult:
+    return Denoising().run(tiny(Denoising()))
 
 
 def test_tiny_run_shows_all_settings_side_by_side(result: ExperimentResult) -> None:

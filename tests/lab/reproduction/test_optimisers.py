@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.benchmarks.solvers import EXACT, OURS, PAPER, SWEEP, SWEEP_ADAM, THRESHOLD, methods
 from torchlift.lab.problem import MU, build, load_images
-from torchlift.lab.reproduction import ExperimentResult, Work
+from torchlift.lab.reproduction import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.optimisers import TINY_SIZE, Optimisers, at_time, claims
 from torchlift.lab.trajectory import Trajectory
 from torchlift.liftings import Bregman
@@ -77,8 +77,8 @@ def test_heavy_ball_keeps_below_its_limit() -> None:
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResult:
-    return Optimisers().run(Work("tiny", 0, tmp_path_factory.mktemp("optimisers")))
+def result(tiny: Callable[[Experiment], Work]) -> ExperimentResult:
+    return Optimisers().run(tiny(Optimisers()))
 
 
 def test_tiny_race_has_everyone_from_the_same_start(result: ExperimentResult) -> None:

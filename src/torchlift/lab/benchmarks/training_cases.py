@@ -35,7 +35,7 @@ RATES = [(1e-3, 1e-1), (1e-3, 2e-1), (1e-3, 3e-2), (5e-4, 1e-1), (2e-3, 1e-1)]
 class Scale:
     """How large the comparisons are.
 
-    Args:
+    Arguments:
         full: all of MNIST and the stated budgets; otherwise the bundled digits and a few steps, for tests.
         seconds: budgets of the inverse problems.
     """
