@@ -1,0 +1,206 @@
+# pyright: reportPrivateImportUsage=false
+"""Where the parameters of an optimiser lie: which belong to one layer, and which are moved together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchlift.sweeps.centring import SMALL, Mean
+from torchlift.sweeps.distance import Distance
+
+#: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
+LOGARITHMS = 12.0
+#: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
+BUNDLE = 1 << 20
+#: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
+ROWS = 64
+
+VECTORS = ("second", "peak", "units")
+"""What an optimiser keeps of every layer: mean squares of gradients, the largest root of them so far, and c."""
+
+
+@dataclass(eq=False)
+class Entry:
+    """One parameter and its place among the layers.
+
+    Arguments:
+        tensor: the parameter.
+        weight: the first parameter of its group, which it is measured by.
+        group: its options.
+        first: its first layer among all.
+    """
+
+    tensor: Tensor
+    weight: Tensor
+    group: dict[str, Any]
+    first: int
+
+    def __post_init__(self) -> None:
+        self.kind: str = self.group["kind"]
+        self.stacked: bool = self.group["stacked"]
+        self.layers: int = len(self.tensor) if self.stacked else 1
+        self.rows = slice(self.first, self.first + self.layers)
+        sizes = self.tensor.shape[1:] if self.stacked else self.tensor.shape
+        #: Only every so many-th row is looked at for the distance; rows of a bias are those of its weights.
+        self.every = max(1, sizes[0] // ROWS) if sizes else 1
+
+    def some(self, tensor: Tensor) -> Tensor:
+        """These rows."""
+        if self.every == 1:
+            return tensor
+        return tensor[:, :: self.every] if self.stacked else tensor[:: self.every]
+
+    def by_layer(self, tensor: Tensor) -> Sequence[Tensor]:
+        return tensor.unbind(0) if self.stacked else (tensor,)
+
+    def units(self) -> Tensor:
+        """c of every layer: the root mean square of its weights; a constant for logarithms."""
+        if self.kind == "logarithm":
+            return torch.full((self.layers,), LOGARITHMS, dtype=torch.promote_types(self.tensor.dtype, torch.float32))
+        weight = self.weight.detach()
+        alike = self.stacked and weight.ndim > 0 and len(weight) == self.layers
+        flat = weight.reshape(self.layers, -1) if alike else weight.reshape(1, -1)
+        size = flat.to(torch.promote_types(flat.dtype, torch.float32)).square().mean(1).sqrt()
+        return self.group["scale"] * torch.where(size > 0, size, flat.shape[1] ** -0.5).expand(self.layers)
+
+
+class Centred(NamedTuple):
+    """Places of a weight and its bias in a part, and the mean input of their layer."""
+
+    weight: int
+    bias: int
+    mean: Mean
+
+
+class Part:
+    """Parameters of one kind, dtype and device that are moved together.
+
+    Arguments:
+        entries: neighbours.
+        state: of the optimiser, by parameter.
+        own: vectors that hold one number per layer, of which this has views.
+    """
+
+    def __init__(self, entries: list[Entry], state: Mapping[Any, dict[str, Any]], own: dict[str, Any]) -> None:
+        self.entries = entries
+        self.dense = entries[0].kind == "dense"
+        self.tensors = [entry.tensor for entry in entries]
+        states = [state[tensor] for tensor in self.tensors]
+        self.momenta = [s["momentum"] for s in states]
+        self.seconds = [] if self.dense else [s["second"] for s in states]
+        rows = slice(entries[0].rows.start, entries[-1].rows.stop)
+        self.second, self.peak, self.units = (own[name][rows] for name in VECTORS)
+        self.squares = self.second
+        """Mean squares of the last gradients."""
+        self.firsts = [entry.first - rows.start for entry in entries]
+        self.layers = rows.stop - rows.start
+        self.stacked = any(entry.stacked for entry in entries)
+        first = self.tensors[0]
+        #: Whether the host may read numbers: it would wait for any other device.
+        self.host = first.dtype == own["rho"].dtype and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
+        sizes = [entry.tensor.numel() // entry.layers for entry in entries for _ in range(entry.layers)]
+        self._inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
+        kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
+        self.logarithms = torch.tensor(kinds, device=own["rho"].device) if any(kinds) else None
+        self._rates: tuple[list[float], Tensor | float] = ([], 1.0)
+        self.row_momenta = self.by_layer(self.momenta)
+        self.distance = Distance(entries, states, self.dense)
+        small = [momentum.numel() <= SMALL for momentum in self.row_momenta]
+        self._small = [i for i, each in enumerate(small) if each]
+        self._large = [i for i, each in enumerate(small) if not each]
+        self.centred: list[Centred] = []
+        """The layers that are centred in the current step."""
+
+    def by_layer(self, tensors: list[Tensor]) -> list[Tensor]:
+        """One tensor per layer; views are made anew for parameters, which may be given other memory."""
+        if not self.stacked:
+            return tensors
+        pairs = zip(self.entries, tensors, strict=True)
+        return [row for entry, tensor in pairs for row in entry.by_layer(tensor)]
+
+    def gradients(self) -> list[Tensor]:
+        return [_gradient(tensor) for tensor in self.tensors]
+
+    def numbers(self, vector: Tensor) -> list[Any]:
+        """One number per layer, for operations on lists of tensors."""
+        if vector.ndim == 0:
+            vector = vector.expand(self.layers)
+        return vector.tolist() if self.host else list(vector.unbind(0))
+
+    def rates(self) -> Tensor | float:
+        """γ of every layer, or of all where it is the same."""
+        rates = [float(entry.group["lr"]) for entry in self.entries]
+        if rates != self._rates[0]:
+            values = [rate for rate, entry in zip(rates, self.entries, strict=True) for _ in range(entry.layers)]
+            alike = len(set(rates)) == 1
+            self._rates = rates, rates[0] if alike else self.units.new_tensor(values)
+        return self._rates[1]
+
+    def mean_squares(self, gradients: list[Tensor]) -> Tensor:
+        """Of every layer."""
+        norms = torch.stack(torch._foreach_norm(self.by_layer(gradients)))
+        return norms.to(self._inverse_counts).square_().mul_(self._inverse_counts)
+
+    def move_by_numbers(
+        self, gradients: list[Tensor], scales: list[float], rates: float | list[float], beta: float
+    ) -> None:
+        """m ← βm + scale g, x ← x − rate m in one pass over memory, by torch's fused step of SGD.
+
+        Large layers one after the other, small ones in one call.
+        """
+        options = {"weight_decay": 0.0, "nesterov": False, "maximize": False, "is_first_step": False, "momentum": beta}
+        tensors, momenta, alone = self.by_layer(self.tensors), self.row_momenta, self._large
+        if isinstance(rates, list):
+            alone = range(len(tensors))
+        elif self._small:
+            chosen = self._small
+            scaled = torch._foreach_mul([gradients[i] for i in chosen], [scales[i] for i in chosen])
+            torch._fused_sgd_(
+                [tensors[i] for i in chosen], scaled, [momenta[i] for i in chosen], lr=rates, dampening=0.0, **options
+            )
+        for i in alone:
+            rate = rates[i] if isinstance(rates, list) else rates
+            torch._fused_sgd_([tensors[i]], [gradients[i]], [momenta[i]], lr=rate, dampening=1 - scales[i], **options)
+        torch.autograd.graph.increment_version((*self.tensors, *self.momenta))  # which the fused step forgets
+
+
+def arrange(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    """All parameters, dense ones first, with their places among the layers."""
+    entries: list[Entry] = []
+    for group in sorted(groups, key=lambda group: group["kind"] != "dense"):
+        for tensor in group["params"]:
+            first = entries[-1].rows.stop if entries else 0
+            entries.append(Entry(tensor, group["params"][0], group, first))
+    return entries
+
+
+def bundles(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Neighbours that are alike and fit the cache together; a group is divided only where it is not alike."""
+    found: list[list[Entry]] = []
+    room, last = 0, None
+    for entry in entries:
+        same = last is not None and _alike(entry, last)
+        together = last is not None and entry.group is last.group
+        if not same or (not together and entry.tensor.numel() > room):
+            found.append([])
+            room = BUNDLE
+        found[-1].append(entry)
+        room, last = room - entry.tensor.numel(), entry
+    return found
+
+
+def _alike(one: Entry, other: Entry) -> bool:
+    a, b = one.tensor, other.tensor
+    return (one.kind == "dense") == (other.kind == "dense") and a.dtype == b.dtype and a.device == b.device
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    gradient = tensor.grad
+    if gradient is None:
+        return torch.zeros_like(tensor, memory_format=torch.preserve_format)
+    return gradient.to_dense() if gradient.is_sparse else gradient
