@@ -44,7 +44,7 @@ class Distance:
         self._moved_parts, self._g_parts = self._views(self._moved), self._views(self._g)
         self._g_rows = self._by_layer(self._g_parts)
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def take(self, gradients: list[Tensor]) -> None:
         """Look at the gradients of a step."""
         torch._foreach_copy_(self._g_parts, self._rows(gradients))
 
@@ -55,7 +55,7 @@ class Distance:
 
     def terms(
         self,
-        tensors: Sequence[Tensor],
+        tensors: list[Tensor],
         centred: Sequence[Centred],
         inverse_roots: list[Any],
         weights: list[Any],
@@ -84,7 +84,7 @@ class Distance:
         norms = torch.stack(torch._foreach_norm(self._totals)).to(self._root_counts)
         return inner, torch.dot(norms, self._root_counts)
 
-    def _rows(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _rows(self, tensors: list[Tensor]) -> list[Tensor]:
         if self._whole:
             return tensors
         return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from torchlift.sweeps.distance import Distance
 LOGARITHMS = 12.0
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
 BUNDLE = 1 << 20
-#: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
-ROWS = 64
+#: Entries of each layer from which the distance is estimated, in whole rows, and rows at least and at most: all of them
+#: would cost as much as the step.
+ENTRIES, FEWEST, MOST = 1 << 14, 16, 64
 
 VECTORS = ("second", "peak", "units")
 """What an optimiser keeps of every layer: mean squares of gradients, the largest root of them so far, and c."""
@@ -45,9 +47,12 @@ class Entry:
         self.stacked: bool = self.group["stacked"]
         self.layers: int = len(self.tensor) if self.stacked else 1
         self.rows = slice(self.first, self.first + self.layers)
-        sizes = self.tensor.shape[1:] if self.stacked else self.tensor.shape
+        sizes, weight = (each.shape[1:] if self.stacked else each.shape for each in (self.tensor, self.weight))
         #: Only every so many-th row is looked at for the distance; rows of a bias are those of its weights.
-        self.every = max(1, sizes[0] // ROWS) if sizes else 1
+        self.every = 1
+        if sizes:
+            row = math.prod((weight if weight[:1] == sizes[:1] else sizes)[1:])
+            self.every = max(1, sizes[0] // min(MOST, max(FEWEST, ENTRIES // max(row, 1))))
 
     def some(self, tensor: Tensor) -> Tensor:
         """These rows."""
@@ -59,14 +64,17 @@ class Entry:
         return tensor.unbind(0) if self.stacked else (tensor,)
 
     def units(self) -> Tensor:
-        """c of every layer: the root mean square of its weights; a constant for logarithms."""
+        """c of every layer: the root mean square of its weights, of zeros that of torch's start; 12 for logarithms."""
         if self.kind == "logarithm":
             return torch.full((self.layers,), LOGARITHMS, dtype=torch.promote_types(self.tensor.dtype, torch.float32))
         weight = self.weight.detach()
         alike = self.stacked and weight.ndim > 0 and len(weight) == self.layers
         flat = weight.reshape(self.layers, -1) if alike else weight.reshape(1, -1)
-        size = flat.to(torch.promote_types(flat.dtype, torch.float32)).square().mean(1).sqrt()
-        return self.group["scale"] * torch.where(size > 0, size, flat.shape[1] ** -0.5).expand(self.layers)
+        exact = torch.promote_types(flat.dtype, torch.float32)
+        size = torch.linalg.vector_norm(flat, dim=1, dtype=exact) / max(flat.shape[1], 1) ** 0.5
+        shape = weight.shape[1:] if alike else weight.shape
+        fresh = (3 * math.prod(shape[1:])) ** -0.5 if len(shape) > 1 else max(flat.shape[1], 1) ** -0.5
+        return self.group["scale"] * torch.where(size > 0, size, fresh).expand(self.layers)
 
 
 class Centred(NamedTuple):

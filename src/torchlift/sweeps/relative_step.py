@@ -51,8 +51,8 @@ class RelativeStep(torch.optim.Optimizer):
         ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where q has one number per entry)
 
     with one q per layer everywhere, so that entries count as much as they matter
-    to the loss, x₀ − x in the centred coordinates too, and all of it from about
-    64 rows of every layer, evenly spaced, in every step at first and ever less
+    to the loss, x₀ − x in the centred coordinates too, and all of it from 16 to 64
+    rows of every layer, evenly spaced, in every step at first and ever less
     often later. It is a bound where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as in one
     dense layer with squared errors; elsewhere it is an estimate. Nothing is
     read by the host: no device waits in a step.
@@ -71,7 +71,7 @@ class RelativeStep(torch.optim.Optimizer):
         params: a module, whose layers say what their parameters are; or groups as `parameter_groups` describes them,
             or plain tensors, which then count as entries and are not centred.
         lr: γ.
-        start: the first ρ, and the least.
+        start: the first ρ, and the least; see `shorten` for parameters that are fitted already.
         limit: the largest sum of ρ over the layers. One step can then change what the whole network amplifies by a
             factor e^limit at most; where layers are dead the estimate would grow without end. A network counts as two
             layers or more.
@@ -109,6 +109,7 @@ class RelativeStep(torch.optim.Optimizer):
             invalid_type("RelativeStep centring", "True or False", centring)
         if check_number("RelativeStep lr", lr) < 0:
             invalid_value("RelativeStep lr", "a number >= 0", lr, "1 is the step that is found; a scheduler lowers it.")
+        self._first = self.start
         self.momentum, self.memory, self.patience, self.average = momentum, memory, patience, average
         module = params if isinstance(params, nn.Module) else None
         groups: Any = params if module is None else parameter_groups(module)
@@ -130,7 +131,17 @@ class RelativeStep(torch.optim.Optimizer):
     @property
     def relative_size(self) -> float:
         """ρ; makes the device wait."""
-        return float(self.state[_ALL]["rho"]) if _ALL in self.state else self.start
+        return float(self.state[_ALL]["rho"]) if _ALL in self.state else self._first
+
+    def shorten(self, factor: float) -> None:
+        """Begin with this part of the first ρ, for parameters that are fitted already; before the first step.
+
+        Arguments:
+            factor: such as √(loss/loss of the best constant answer), the part of the targets that is left to explain.
+        """
+        if not 0 < check_number("RelativeStep.shorten factor", factor) <= 1:
+            invalid_value("RelativeStep.shorten factor", "a number in (0, 1]", factor)
+        self._first = factor * self.start
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -190,14 +201,16 @@ class RelativeStep(torch.optim.Optimizer):
         if _ALL not in self.state:
             zeros = reference.new_zeros(rows)
             self.state[_ALL] = {
-                "count": 0, "estimates": 0, "rho": torch.full_like(reference, min(self.start, self._most)),
+                "count": 0, "estimates": 0, "rho": torch.full_like(reference, min(self._first, self._most)),
                 "gain": reference.clone(), "second": zeros, "peak": zeros.clone(),
-                "units": torch.cat([entry.units().to(zeros) for entry in entries]),
+                "units": _units(entries).to(zeros),
             }  # fmt: skip
         elif len(self.state[_ALL]["second"]) != rows:
             invalid_value("RelativeStep", "the parameters that it has begun with", "others", "Make a new optimiser.")
-        elif "weights" in self.state[_ALL]:
-            hint = "Its momentum is kept in other units now: begin anew from the parameters."
+        elif "weights" in self.state[_ALL] or any(
+            self.state[entry.tensor]["origin"].shape != entry.some(entry.tensor).shape for entry in entries
+        ):
+            hint = "It keeps other numbers now: begin anew from the parameters."
             invalid_value("RelativeStep state", "one of this version", "one of an earlier version", hint)
         own = self.state[_ALL]
         for name in ("rho", "gain", *VECTORS):
@@ -348,6 +361,15 @@ class RelativeStep(torch.optim.Optimizer):
                     state["average"] = tensor.detach().clone()
             else:
                 torch._foreach_lerp_([state["average"] for state in states], part.tensors, weight)
+
+
+def _units(entries: Sequence[Entry]) -> Tensor:
+    """c of all layers; that of a bias is the one of its weights, which is not measured twice."""
+    units: list[Tensor] = []
+    for entry, last in zip(entries, (None, *entries), strict=False):
+        same = last is not None and entry.group is last.group and entry.layers == last.layers
+        units.append(units[-1] if same else entry.units())
+    return torch.cat(units)
 
 
 def _tiny(tensor: Tensor) -> float:

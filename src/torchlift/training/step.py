@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -147,6 +147,14 @@ class TrainStep(ABC):
         """Inside, the network holds the parameters to judge; afterwards training can go on."""
         self.publish()
         yield
+
+    def recording(self) -> AbstractContextManager[None]:
+        """The same where nobody looks at the network itself; methods that can then leave it alone do so."""
+        return self.evaluating()
+
+    def snapshot(self, network: nn.Module) -> dict[str, Tensor]:
+        """Copies of the parameters to judge and of the buffers of the network, inside one of these contexts."""
+        return snapshot(network)
 
     @property
     def learning_rate(self) -> float | None:
