@@ -226,6 +226,7 @@ class GradientStep(TrainStep):
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
         self._count, self._averaged = 0, False
+        self._left_over = 1.0
 
     @property
     def count(self) -> int:
@@ -240,9 +241,7 @@ class GradientStep(TrainStep):
         self._hold_average(False)
         batches, batch = self.batches, self.batches.batch(self.count)
         shard = self._shard = batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
-        factor = _factor(self._anneal, self.work.budget(self.count))
-        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+        self._set_rates()
         values: list[float] = []  # some optimisers ask more than once
         lags: list[tuple[Mean, Tensor]] = []
 
@@ -254,7 +253,8 @@ class GradientStep(TrainStep):
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
                 raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
             if self._count == 0 and isinstance(self.optimiser, RelativeStep):
-                self._shorten(self.optimiser, values[0], batch, shard)
+                self._left_over = self._part_left_over(values[0], batch, shard)
+                self._set_rates()
             return loss
 
         self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -264,13 +264,22 @@ class GradientStep(TrainStep):
         self._count += 1
         return values[0]
 
-    def _shorten(self, optimiser: RelativeStep, loss: float, batch: Batch, shard: Shard) -> None:
-        """A start that is fitted begins with steps that are shorter by the part of the targets that is left over."""
+    def _set_rates(self) -> None:
+        """Annealed; those of a fitted start, not to shake it, begin with the part that is left over.
+
+        The mean of k gradients has errors that fall as 1/√k, so steps may grow as √k.
+        """
+        factor = _factor(self._anneal, self.work.budget(self.count))
+        factor *= min(1.0, self._left_over * math.sqrt(self.count + 1))
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    def _part_left_over(self, loss: float, batch: Batch, shard: Shard) -> float:
+        """√(loss/loss of the best constant answer): the part of the targets that a fitted start leaves over; else 1."""
         constant = torch.full((), constant_loss(self.work.loss, batch.x, batch.x), dtype=torch.float64)
         if not shard.whole:
             shard.mean_(constant)
-        if 0 < loss < FITTED * float(constant):
-            optimiser.shorten(math.sqrt(loss / float(constant)))
+        return math.sqrt(loss / float(constant)) if 0 < loss < FITTED * float(constant) else 1.0
 
     def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
         """The loss and the outputs; `.grad` is that of all samples."""
@@ -336,7 +345,7 @@ class GradientStep(TrainStep):
     def state_dict(self) -> StateDict:
         self._hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
-        numbers: dict[str, Number] = {"count": self.count}
+        numbers: dict[str, Number] = {"count": self.count, "left_over": self._left_over}
         for index, memory in self.optimiser.state_dict()["state"].items():
             for key, value in memory.items():
                 self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
@@ -359,6 +368,7 @@ class GradientStep(TrainStep):
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
         self._count, self._averaged = int(numbers["count"] or 0), False
+        self._left_over = float(numbers.get("left_over") or 1.0)
 
     def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
         if isinstance(value, list):  # L-BFGS has some

@@ -104,7 +104,7 @@ class _ShortRuns(Trial):
         return min(affordable, MOST) if affordable >= FEWEST else 0
 
     def output_samples(self, chain: Chain) -> int:
-        """The same for a dense output layer alone; those of convolutions are fitted on patches, of which there are many."""
+        """The same for a dense output layer alone; a convolution is fitted on patches, of which there are many."""
         weight = weight_of(next(layer for layer in reversed(chain.layers()) if layer.name is not None))
         if weight.ndim > 3:
             return self.samples(chain)
