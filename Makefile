@@ -4,7 +4,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2
+# Each process has its half of the files, whose fixtures are then made once, and takes from the other in the end.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.torchlift-installed
@@ -24,7 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e ".[test,plot,docs]"
 	@touch $@
 
-demo: $(STAMP) ## Set up and run the main job on the bundled data
+demo: ## Set up with what it needs, and show what the package does on bundled data
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/torchlift || $(BIN)/python -m pip install -c constraints.txt -e .
 	$(BIN)/torchlift demo
 
 test: lint types pytest ## Set up, then lint, type check and run all tests

@@ -1,4 +1,4 @@
-"""What this documentation needs beyond mkdocs: formulas as MathML, and a page for every example.
+"""What this documentation needs beyond mkdocs: MathML, pages of examples, tables of records.
 
 mkdocs calls the functions named `on_…`. Formulas between dollars become MathML
 while the site is built, so that it needs neither scripts nor a network to show
@@ -7,11 +7,15 @@ page `gallery/name.md`, with what its cells printed and the figure it drew when
 
     python docs/build.py [name ...]
 
-last ran it at full size. These records are kept in `docs/gallery`.
+last ran it at full size. These records are kept in `docs/gallery`; those of
+`NOTEBOOKS` are written as notebooks too. Marks in pages, `<!-- gallery -->` and
+`<!-- records: name -->`, stand for cards of all examples and for tables of what
+is kept in `docs/records`.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
 import io
@@ -31,9 +35,14 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"
 RECORDS = DOCS / "gallery"
+MEASURED = DOCS / "records"
+
+NOTEBOOKS = {"dead_layers": "1-train", "own_loop": "2-own-loop", "error_bars": "3-invert"}
+"""Examples that are notebooks too, one for each use, and their names in `examples/notebooks`."""
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
+_MARK = re.compile(r"<!-- (gallery|records: ([\w-]+)) -->")
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,9 @@ def cells(source: str) -> Iterator[Cell]:
     for mark, end in zip(marks, ends, strict=True):
         text, line = source[mark.end() : end], source.count("\n", 0, mark.end()) + 1
         if "[markdown]" in mark[1]:
-            prose = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().splitlines())
+            prose = "\n".join(
+                line.removeprefix("#").removeprefix(" ") for line in text.strip().splitlines()
+            )
             yield Cell(prose, False, line)
         else:
             yield Cell(text.strip("\n"), True, line)
@@ -88,8 +99,42 @@ def record(name: str) -> None:
     path = EXAMPLES / f"{name}.py"
     printed, figure = run(path)
     content = {"code": digest(path.read_text(encoding="utf-8")), "printed": printed}
-    (RECORDS / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (RECORDS / f"{name}.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     figure.savefig(RECORDS / f"{name}.png", dpi=110, bbox_inches="tight")
+    if name in NOTEBOOKS:
+        notebook = json.dumps(as_notebook(name), indent=1, ensure_ascii=False) + "\n"
+        (EXAMPLES / "notebooks" / f"{NOTEBOOKS[name]}.ipynb").write_text(notebook, encoding="utf-8")
+
+
+def as_notebook(name: str) -> dict[str, Any]:
+    """An example and its record in Jupyter's format 4.5; the figure belongs to the last cell."""
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    printed = iter(json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))["printed"])
+    parts: list[dict[str, Any]] = []
+    for number, cell in enumerate(cells(source)):
+        part: dict[str, Any] = {"id": f"cell-{number}", "metadata": {}, "source": cell.text}
+        if not cell.code:
+            prose = re.sub(
+                r"\((\w+)\.md\)", r"(../\1.py)", cell.text
+            )  # other examples are scripts there
+            part |= {"cell_type": "markdown", "source": prose}
+        else:
+            text = next(printed)
+            stream = {"output_type": "stream", "name": "stdout", "text": text + "\n"}
+            part |= {
+                "cell_type": "code",
+                "execution_count": None,
+                "outputs": [stream] if text else [],
+            }
+        parts.append(part)
+    picture = base64.b64encode((RECORDS / f"{name}.png").read_bytes()).decode()
+    shown = {"output_type": "display_data", "metadata": {}, "data": {"image/png": picture}}
+    parts[-1]["outputs"].append(shown)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": parts, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
 def page(name: str) -> str:
@@ -105,14 +150,48 @@ def page(name: str) -> str:
         if text := next(printed):
             parts.append(f"```text\n{text}\n```")
     parts.append(f"![What the example draws]({name}.png)")
-    command = f"`python examples/{name}.py`"
-    parts.append(f"This page is the script `examples/{name}.py`, which is a notebook too: {command}, on one thread.")
+    parts.append(f"This page is the script `examples/{name}.py`, run on one thread.")
     return "\n\n".join(parts) + "\n"
 
 
 def names() -> list[str]:
     """All examples."""
     return sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def cards() -> str:
+    """All examples with their pictures, titles and first sentences."""
+    parts = []
+    for name in names():
+        title, _, text = next(
+            cells((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
+        ).text.partition("\n\n")
+        sentence = re.split(r"(?<=[.?])\s", text.strip(), maxsplit=1)[0].replace("\n", " ")
+        picture = f'<img src="{name}.png" alt="" loading="lazy">'
+        title = html.escape(title.removeprefix("# "))
+        words = f"<strong>{title}</strong><span>{html.escape(sentence)}</span>"
+        parts.append(f'<a class="card" href="{name}.html">{picture}{words}</a>')
+    return '<div class="cards">\n' + "\n".join(parts) + "\n</div>"
+
+
+def tables(name: str) -> str:
+    """What is kept under a name in `docs/records`, as a table."""
+    if name == "league":
+        from torchlift.lab.benchmarks.league import markdown
+
+        files = sorted((MEASURED / name).glob("*.json"))
+        return markdown([json.loads(file.read_text(encoding="utf-8")) for file in files])
+    lines = ["| example | printed |", "|---|---|"]
+    for example in names():
+        record = json.loads((RECORDS / f"{example}.json").read_text(encoding="utf-8"))
+        text = "<br>".join(html.escape("\n".join(filter(None, record["printed"]))).splitlines())
+        lines.append(f"| [{example}](gallery/{example}.md) | {text.replace('|', '&#124;')} |")
+    return "\n".join(lines)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Put cards and tables where a page asks for them."""
+    return _MARK.sub(lambda mark: tables(mark[2]) if mark[2] else cards(), markdown)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,4 +1,4 @@
-"""Reads the heading "Example:" of our docstrings as griffe reads "Examples:", so that sessions are shown as code."""
+"""Reads the heading "Example:" of our docstrings as griffe reads "Examples:": sessions are code."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ validation = (held_out.images.flatten(1), held_out.labels)
 def accuracy(network):
     """Share of the test digits that are recognised, in per cent."""
     with torch.no_grad():
-        return 100 * float((network(test.images.flatten(1)).argmax(1) == test.labels).float().mean())
+        return 100 * float(
+            (network(test.images.flatten(1)).argmax(1) == test.labels).float().mean()
+        )
 
 
 # %% [markdown]
@@ -34,7 +36,9 @@ def accuracy(network):
 def network():
     """Five hidden layers, always with the same weights."""
     activation = tl.SoftThreshold(0.3)
-    return tl.networks.MLP([784, *[width] * 5, 10], activation=activation, generator=torch.Generator().manual_seed(0))
+    return tl.networks.MLP(
+        [784, *[width] * 5, 10], activation=activation, generator=torch.Generator().manual_seed(0)
+    )
 
 
 lifted = tl.train(network(), data, validation=validation, epochs=epochs, progress=False)
@@ -61,4 +65,6 @@ assert TINY or accuracy(lifted.network) > 85 > 20 > accuracy(conventional.networ
 # learn too. Lifted training does not depend on it.
 
 # %%
-figure = tl.plot.training(lifted.history, conventional.history, labels=["lifted", "back-propagation"])
+figure = tl.plot.training(
+    lifted.history, conventional.history, labels=["lifted", "back-propagation"]
+)

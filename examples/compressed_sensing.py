@@ -71,7 +71,7 @@ assert TINY or error(found, x) < -12
 # before.
 
 # %%
-from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.figure import Figure
 
 figure = Figure(figsize=(5, 3), layout="constrained")
 axis = figure.subplots()

@@ -65,7 +65,11 @@ try:
     tl.lift(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)), (1, 28, 28))
 except NotRepresentableError as refused:
     print(refused)
-stems = {"first convolution": model.features[:3], "first stage": model.features[:7], "both stages": model.features}
+stems = {
+    "first convolution": model.features[:3],
+    "first stage": model.features[:7],
+    "both stages": model.features,
+}
 images = test.images[:8]
 for name, stem in stems.items():
     lifted = tl.lift(stem, (1, 28, 28))
@@ -85,7 +89,11 @@ rows, quality = {"image": images}, {}
 for name, stem in stems.items():
     with torch.no_grad():
         features = stem(images)
-    noise = 0.02 * features.std() * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    noise = (
+        0.02
+        * features.std()
+        * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    )
     for algorithm in ("sweep", "auto"):
         found = tl.invert(
             tl.lift(stem, (1, 28, 28)),

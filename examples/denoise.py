@@ -20,7 +20,10 @@ count, epochs, depth = (200, 1, 2) if TINY else (5000, 2, 5)
 
 # %%
 task = tl.data.Denoising(noise=0.15)
-clean, held_out = tl.data.load_digits("train").images[:count], tl.data.load_digits("validation").images
+clean, held_out = (
+    tl.data.load_digits("train").images[:count],
+    tl.data.load_digits("validation").images,
+)
 noisy = task.degrade(clean, torch.Generator().manual_seed(0)).y
 noisy_held_out = task.degrade(held_out, torch.Generator().manual_seed(1)).y
 

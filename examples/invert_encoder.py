@@ -48,7 +48,9 @@ for _ in range(epochs):
 x = tl.data.load_digits("test").images[: 10 if TINY else 100]
 with torch.no_grad():
     clean_code = encoder(x)
-    code = clean_code + 0.1 * torch.randn(clean_code.shape, generator=torch.Generator().manual_seed(1))
+    code = clean_code + 0.1 * torch.randn(
+        clean_code.shape, generator=torch.Generator().manual_seed(1)
+    )
     decoded = decoder(code)
 
 
@@ -57,7 +59,9 @@ def quality(found):
     return float(tl.data.psnr(found, x).mean())
 
 
-print(f"decoder: {quality(decoded):.1f} dB, clamped to [0, 1]: {quality(decoded.clamp(0, 1)):.1f} dB")
+print(
+    f"decoder: {quality(decoded):.1f} dB, clamped to [0, 1]: {quality(decoded.clamp(0, 1)):.1f} dB"
+)
 
 # %% [markdown]
 # `tl.invert` looks for the image whose code is near the given one and whose
@@ -75,4 +79,6 @@ assert TINY or quality(found.x) > quality(decoded.clamp(0, 1)) + 0.5
 
 # %%
 print(f"‖N(x) − y‖: {float(found.residual.mean()):.2f} on average, noise {0.1 * 392**0.5:.2f}")
-figure = tl.plot.pictures({"image": x[:8], "decoder": decoded[:8].clamp(0, 1), "inverted": found.x[:8]})
+figure = tl.plot.pictures(
+    {"image": x[:8], "decoder": decoded[:8].clamp(0, 1), "inverted": found.x[:8]}
+)

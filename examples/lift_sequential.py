@@ -22,7 +22,9 @@ torch.manual_seed(0)
 # %%
 digits, held_out = tl.data.load_digits("train"), tl.data.load_digits("validation")
 y, labels = digits.images[:count].flatten(1), digits.labels[:count]
-model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(
+    nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+)
 optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(epochs):
     for batch in torch.randperm(count).split(100):
@@ -34,7 +36,9 @@ for _ in range(epochs):
 def accuracy(module):
     """Share of the validation digits that are recognised, in per cent."""
     with torch.no_grad():
-        return 100 * float((module(held_out.images.flatten(1)).argmax(1) == held_out.labels).float().mean())
+        return 100 * float(
+            (module(held_out.images.flatten(1)).argmax(1) == held_out.labels).float().mean()
+        )
 
 
 print(f"as it came: {accuracy(model):.1f} %")

@@ -28,7 +28,10 @@ shape = (1, 28, 28)
 
 # %%
 task = tl.data.Inpainting(share=0.3, noise=0.02)
-images, held_out = tl.data.load_digits("train").images[:count], tl.data.load_digits("validation").images[:200]
+images, held_out = (
+    tl.data.load_digits("train").images[:count],
+    tl.data.load_digits("validation").images[:200],
+)
 train = task.degrade(images, torch.Generator().manual_seed(0))
 validation = task.degrade(held_out, torch.Generator().manual_seed(1))
 test = tl.data.load_digits("test").images[:200]
@@ -47,7 +50,9 @@ def quality(images):
 
 # %%
 for steps in (iterations, 30 if TINY else 300):
-    classical = tl.networks.PrimalDual(H, FiniteDifference(shape), steps, threshold=0.05, context=train.context)
+    classical = tl.networks.PrimalDual(
+        H, FiniteDifference(shape), steps, threshold=0.05, context=train.context
+    )
     with torch.no_grad():
         x = classical(measured.y, measured.context)
     print(f"total variation, {steps} steps: {quality(x):.1f} dB")
@@ -73,5 +78,10 @@ print(f"learned, {iterations} steps: {quality(learned):.1f} dB")
 assert TINY or quality(learned) > quality(x) + 1
 
 # %%
-rows = {"truth": test[:8], "measured": measured.y[:8], "total variation": x[:8], "learned": learned[:8]}
+rows = {
+    "truth": test[:8],
+    "measured": measured.y[:8],
+    "total variation": x[:8],
+    "learned": learned[:8],
+}
 figure = tl.plot.pictures(rows)

@@ -138,6 +138,19 @@ def test_the_snippets_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.M
     assert time.process_time() - begun < LIMIT * max(unit, some_work())
 
 
+def test_lines_of_code_are_as_wide_as_a_page() -> None:
+    """100 characters are what a screen of 1,280 pixels shows; examples are formatted to that by their ruff.toml."""
+    blocks = re.compile(r"^ *```\w+\n(.*?)^ *```$|^((?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+    wide = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in PAGES
+        for block in blocks.finditer(path.read_text(encoding="utf-8"))
+        for line in (block[1] or block[2] or "").splitlines()
+        if len(line) > 100
+    ]
+    assert wide == []
+
+
 SHOWN = "```python\nprint(1.25)\n```\n\n```text\n{}\n```\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import re
@@ -28,10 +29,25 @@ NAMES = documentation.names()
 
 
 def test_the_gallery_is_whole() -> None:
-    wanted = {"denoise", "compressed_sensing", "total_variation", "invert_encoder", "classify", "lift_sequential"}
-    assert wanted | {"convolutional_stem"} == set(NAMES)
+    assert len(NAMES) >= 15
     assert {path.stem for path in documentation.RECORDS.glob("*.json")} == set(NAMES)
     assert {path.stem for path in documentation.RECORDS.glob("*.png")} == set(NAMES)
+    shown = documentation.on_page_markdown("<!-- gallery -->")
+    assert all(f'href="{name}.html"' in shown and f'src="{name}.png"' in shown for name in NAMES)
+
+
+@pytest.mark.parametrize("name", documentation.NOTEBOOKS)
+def test_a_notebook_is_its_example_with_outputs(name: str) -> None:
+    """Its cells are those that `test_an_example_runs` executes."""
+    file = documentation.EXAMPLES / "notebooks" / f"{documentation.NOTEBOOKS[name]}.ipynb"
+    notebook = json.loads(file.read_text(encoding="utf-8"))
+    assert notebook == documentation.as_notebook(name), "run: make gallery"
+    code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    source = (documentation.EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert code == [cell.text for cell in documentation.cells(source) if cell.code]
+    (picture,) = [output for output in notebook["cells"][-1]["outputs"] if output["output_type"] == "display_data"]
+    assert base64.b64decode(picture["data"]["image/png"]).startswith(b"\x89PNG")
+    assert file.stat().st_size < 500_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,6 +76,17 @@ def test_an_example_is_a_notebook_in_the_percent_format(name: str) -> None:
     cells = list(documentation.cells(source))
     assert sum(cell.code for cell in cells) >= 3 and sum(not cell.code for cell in cells) >= 3
     assert all(cell.text for cell in cells)
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_records() -> None:
+    rows = re.findall(
+        r"^\| \[[^]]+\]\(examples/(\w+)\.py\) \|(.*)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 5
+    for name, row in rows:
+        printed = "\n".join(json.loads((documentation.RECORDS / f"{name}.json").read_text(encoding="utf-8"))["printed"])
+        numbers = re.findall(r"[\d.]+ (?:%|dB)", row)
+        assert len(numbers) >= 2 and [number for number in numbers if number not in printed] == [], name
 
 
 def test_cells() -> None:

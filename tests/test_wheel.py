@@ -1,4 +1,4 @@
-"""A wheel, installed without extras, has all that `train`, `invert`, `demo`, `info` and `report` need."""
+"""A wheel has all that `train`, `invert`, `demo`, `info` and `report` need, and each extra what it is for."""
 
 from __future__ import annotations
 
@@ -41,28 +41,29 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def required(wheel: Path) -> set[str]:
-    """The distributions that installing the wheel brings, without extras."""
+def required(wheel: Path, extra: str = "") -> set[str]:
+    """The distributions that installing the wheel brings, alone or with an extra."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         lines = archive.read(name).decode("utf-8").splitlines()
-    todo = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    todo = [(line.partition(": ")[2], extra) for line in lines if line.startswith("Requires-Dist: ")]
     names: set[str] = set()
     while todo:
-        requirement = Requirement(todo.pop())
-        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        text, wanted = todo.pop()
+        requirement = Requirement(text)
+        needed = requirement.marker is None or requirement.marker.evaluate({"extra": wanted})
         if needed and requirement.name.lower() not in names:
             names.add(requirement.name.lower())
-            todo += importlib.metadata.requires(requirement.name) or []
+            todo += [(each, "") for each in importlib.metadata.requires(requirement.name) or []]
     return names
 
 
-def install(wheel: Path, folder: Path) -> None:
+def install(wheel: Path, folder: Path, extra: str = "") -> None:
     """Unpack the wheel beside links to its dependencies and to nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             archive.extract(name, folder)
-    for name in required(wheel):
+    for name in required(wheel, extra):
         files = importlib.metadata.files(name) or []
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             source = Path(str(files[0].locate())).parents[len(files[0].parts) - 1] / top
@@ -106,3 +107,28 @@ for arguments in {COMMANDS!r}:
     assert (tmp_path / "page.html").is_file()
     assert (tmp_path / "demo" / "report.html").is_file()
     assert json.loads((tmp_path / "run" / "train.json").read_text(encoding="utf-8"))["steps"] == 2
+
+
+USES = {
+    "plot": "tl.plot.pictures({'a': torch.rand(2, 8, 8)}).savefig('figure.png')",
+    "wavelet": "tl.operators.WaveletTransform((1, 16, 16), 'db4', levels=1)(torch.rand(1, 1, 16, 16))",
+    "images": "from PIL import Image; Image.new('L', (9, 9)).save('a.png'); assert len(tl.data.load_images('.')) == 1",
+    "sklearn": "tl.contrib.sklearn.LiftedRegressor((4,), max_epochs=1).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])",
+}
+"""What an extra makes possible."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", USES)
+def test_the_wheel_with_an_extra(wheel: Path, tmp_path: Path, extra: str) -> None:
+    """Its packages and theirs are enough for what it is for, and none of other extras are there."""
+    site = tmp_path / "site"
+    install(wheel, site, extra)
+    (tmp_path / "work").mkdir()
+    code = f"import torch, torchlift as tl; assert tl.__file__.startswith({str(site)!r}); {USES[extra]}"
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path / "work", env=environment, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

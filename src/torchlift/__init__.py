@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     )
     from torchlift.training import Phase, TrainOptions, initialise_weights, train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CELU",

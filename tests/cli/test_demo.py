@@ -15,23 +15,35 @@ from torchlift.cli import main
 from torchlift.cli.demo import ALONE, FIT, TORCH, claims
 from torchlift.report.records import Pictures, load_record
 
+PARTS = ("photograph", "denoising", "inversion")
+
 
 def test_a_tiny_demonstration_leaves_a_record_and_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status = main(["demo", "--tiny", "--out", str(tmp_path)])
     out, err = capsys.readouterr()
     assert status == 0
-    assert err.count("\n") == 6
-    for text in ("noisy images", f"lifting, {TORCH}", ALONE, f"Adam, {FIT}", "inverted encoder", "PSNR"):
+    assert err.count("\n") == 8
+    for text in (
+        "certified denoiser",
+        "noisy images",
+        f"lifting, {TORCH}",
+        ALONE,
+        f"Adam, {FIT}",
+        "inverted encoder",
+        "PSNR",
+    ):
         assert text in out
     page = tmp_path / "report.html"
     assert str(page) in out
-    assert "<!doctype html>" in page.read_text(encoding="utf-8").lower()
+    html = page.read_text(encoding="utf-8")
+    assert "<!doctype html>" in html.lower() and 'http-equiv="refresh"' not in html
     record = load_record(tmp_path)
     assert {claim.outcome for claim in record.claims} == {"not decidable"}
     assert record.command == "torchlift demo --tiny --seed 0"
     pictures = {figure.name: figure for figure in record.figures if isinstance(figure, Pictures)}
     assert list(pictures["inverted"].rows) == ["clean", "decoder", "inverted encoder"]
     assert len(pictures["denoised"].rows) == 7
+    assert pictures["photograph"].rows["clean"].shape == (1, 3, 24, 24)
     found = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
     assert [row["steps"] for row in found["denoising"]] == [None, 2, 2, None, 2, 2]
     # Once more, for machines: the same numbers, and the earlier files are replaced.
@@ -39,31 +51,44 @@ def test_a_tiny_demonstration_leaves_a_record_and_a_page(capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert err == ""
     again = json.loads(out)
-    assert (again["denoising"], again["inversion"]) == (found["denoising"], found["inversion"])
+    assert [again[part] for part in PARTS] == [found[part] for part in PARTS]
 
 
-def test_ctrl_c_ends_it_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torchlift", "demo", "--seconds", "600", "--out", str(tmp_path / "out")]
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    """In the middle of the first training: the photograph stays, and its page no longer reloads itself."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "torchlift", "demo", "--seconds", "600", "--out", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("1/5  denoiser")
+        lines = iter(process.stderr.readline, "")
+        assert next(lines).startswith("1/6  photograph")
+        assert next(line for line in lines if line.startswith("2/6  denoiser"))
+        assert 'http-equiv="refresh"' in (out / "report.html").read_text(encoding="utf-8")
         time.sleep(0.5)  # it is training now, or about to
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+        printed, err = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (130, "")
     assert err.splitlines()[-1] == "torchlift: stopped"
-    assert "Traceback" not in err
-    assert not (tmp_path / "out").exists()
+    assert f"What was done so far: {out / 'report.html'}" in err and "Traceback" not in err
+    assert [figure.name for figure in load_record(out).figures] == ["photograph", "restored"]
+    assert 'http-equiv="refresh"' not in (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_claims_follow_the_numbers() -> None:
     names = ["noisy images", f"Adam, {TORCH}", f"lifting, {TORCH}", ALONE, f"Adam, {FIT}", f"lifting, {FIT}"]
 
-    def outcomes(*numbers: float, inverted: float = 16.0) -> list[str]:
-        denoising = dict(zip(names, numbers, strict=True))
-        found = claims(denoising, {"decoder": 15.0, "inverted encoder": inverted}, decidable=True)
-        return [claim.outcome for claim in found]
+    def rows(numbers: dict[str, float]) -> list[dict[str, object]]:
+        return [{"name": name, "psnr": value} for name, value in numbers.items()]
 
-    assert outcomes(16.0, 12.0, 13.0, 24.0, 24.4, 24.5) == ["held"] * 4
-    assert outcomes(16.0, 12.0, 17.0, 15.0, 24.0, 24.4, inverted=14.9) == ["did not hold"] * 4
-    assert outcomes(16.0, 12.0, 13.0, 15.0, 24.0, 24.0)[:3] == ["held", "did not hold", "held"]
+    def outcomes(*numbers: float, inverted: float = 16.0, firm: float = 25.0) -> list[str]:
+        found = {
+            "photograph": rows({"noisy": 20.0, "denoiser": 28.0, "certified denoiser": firm}),
+            "denoising": rows(dict(zip(names, numbers, strict=True))),
+            "inversion": rows({"decoder": 15.0, "inverted encoder": inverted}),
+        }
+        return [claim.outcome for claim in claims(found, decidable=True)]
+
+    assert outcomes(16.0, 12.0, 13.0, 24.0, 24.4, 24.5) == ["held"] * 5
+    assert outcomes(16.0, 12.0, 17.0, 15.0, 24.0, 24.4, inverted=14.9, firm=19.0) == ["did not hold"] * 5
+    assert outcomes(16.0, 12.0, 13.0, 15.0, 24.0, 24.0)[1:4] == ["held", "did not hold", "held"]
+    assert claims({"photograph": rows({"noisy": 20.0})}, decidable=True) == []

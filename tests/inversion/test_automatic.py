@@ -128,7 +128,7 @@ def test_features_of_two_layers_at_once() -> None:
     assert float((alone.x - x).abs().max()) > 0.1
     for bad, text in (
         ((nets, y[0]), "2 tensors, one per network"),
-        (([], y), "torchlift networks"),
+        (([], y), "an nn.Module or several, got"),
         (([nets[0], network(nn.Linear(3, 3), shape=(3,))], y), "networks with the same input"),
         ((nets, [y[0], y[1][:2]]), "the same number of images"),
     ):

@@ -76,8 +76,19 @@ def test_arguments(case: str) -> None:
         tl.invert(network(), **{"y": Y, **options})
 
 
+class OutOfOrder(nn.Module):
+    """Its first call is not its first module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.conv = nn.Linear(18, 2), nn.Conv2d(1, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.conv(x).flatten(1))
+
+
 NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
-    "module": (nn.Linear(2, 2), InvalidTypeError, r"a torchlift network or an nn.Sequential, got Linear.*lift"),
+    "no module": (torch.relu, InvalidTypeError, r"expected an nn.Module or several, got builtin_function"),
     "batch norm in training mode": (
         nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
         InvalidValueError,
@@ -88,7 +99,17 @@ NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
         NotRepresentableError,
         r"1\.gelu is neither linear nor",
     ),
-    "unknown input shape": (nn.Sequential(nn.Conv2d(1, 2, 3)), InvalidValueError, r"input_shape, because Conv2d"),
+    "unknown input shape": (
+        nn.Sequential(nn.Conv2d(1, 2, 3)),
+        InvalidValueError,
+        r"which Conv2d does not tell, got none. Pass input_shape=\(1, height, width\)",
+    ),
+    "flattened": (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), InvalidValueError, r"which Flatten does not tell"),
+    "registered out of order": (
+        OutOfOrder(),
+        NotRepresentableError,
+        r"taken to have the shape \(18,\): pass input_shape",
+    ),
 }
 
 
@@ -97,6 +118,26 @@ def test_networks(case: str) -> None:
     module, error, text = NETWORKS[case]
     with pytest.raises(error, match=text):
         tl.invert(module, Y, algorithm="sweep")
+
+
+def test_a_plain_module_says_what_it_needs_and_takes_it() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.activation, self.first, self.last = nn.ReLU(), nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.activation(self.first(x)))
+
+    plain, ordered = Plain(), OutOfOrder()
+    assert tl.invert(plain, Y, max_steps=2).x.shape == (len(Y), 4)
+    assert tl.invert([plain, plain], [Y, Y], max_steps=2).x.shape == (len(Y), 4)
+    assert tl.invert(ordered, Y, input_shape=(1, 5, 5), max_steps=2).x.shape == (len(Y), 1, 5, 5)
+    guess = torch.zeros(len(Y), 1, 5, 5)
+    assert tl.invert(ordered, Y, start=guess, max_steps=2).x.shape == guess.shape
+    assert tl.invert(ordered, Y, start=lambda y: guess, max_steps=2).x.shape == guess.shape
+    with pytest.raises(InvalidValueError, match=r"input_shape: expected \(4,\), that of the network, got \(5,\)"):
+        tl.invert(tl.lift(plain), Y, input_shape=5)
 
 
 @pytest.mark.parametrize("kind", [Sweep, Simultaneous])

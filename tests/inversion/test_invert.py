@@ -319,3 +319,13 @@ def test_nested_baselines_agree_where_the_network_is_affine() -> None:
         loose = 0.1 if isinstance(algorithm, NestedAdam) else 1e-5
         torch.testing.assert_close(other.x, swept.x, rtol=0, atol=loose)
     assert math.isclose(float(swept.objective.sum()), float(other.objective.sum()), rel_tol=1e-3)
+
+
+def test_a_linear_operator_is_a_network() -> None:
+    """With Tikhonov's prior the answer is known: (HᵀH + ρI)⁻¹ Hᵀ y."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    y = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    found = tl.invert(tl.operators.Dense(matrix), y, Tikhonov(), 0.5, tolerance=1e-10, max_steps=500, progress=False)
+    exact = torch.linalg.solve(matrix.T @ matrix + 0.5 * torch.eye(4, dtype=torch.float64), matrix.T @ y.T).T
+    torch.testing.assert_close(found.x, exact, atol=1e-4, rtol=1e-4)

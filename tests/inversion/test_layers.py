@@ -11,10 +11,10 @@ from torch import Tensor
 from contracts.network_cases import CASES, Case
 from torchlift.core.tensors import Point
 from torchlift.functions.priors import L1
-from torchlift.inversion.door import HIDDEN_WEIGHT, check_mu
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.sweep import Sweep
+from torchlift.inversion.validation import HIDDEN_WEIGHT, check_mu
 from torchlift.networks import Perceptron, lift
 from torchlift.prox import Tanh
 
@@ -29,7 +29,7 @@ def problem_of(case: Case, weight: float = 0.01) -> InversionProblem:
     y = network(0.5 * x, context)
     mu = tuple(1.0 + 0.5 * r for r in range(layers.count))
     split = L1().split(network.in_shape)
-    curvatures = tuple(each.curvature(mu, context) for each in layers.influences)
+    curvatures = tuple(each.curvature(mu, context) for each in layers.jacobians)
     weights = y.new_full((len(y),), weight)
     return InversionProblem(
         layers, layers.target(y), y, split, weights, mu, 0.0, torch.zeros_like(x), context, curvatures, 0.0
@@ -77,24 +77,24 @@ def test_pull_is_the_gradient(case: Case) -> None:
             total = total + mu * (activation.conjugate(v[r]).sum() - (held * v[r]).sum())
         gradients = torch.autograd.grad(total, leaves)
     for j, expected in enumerate(gradients):
-        rows = [v[r].detach() for r in problem.layers.influences[j].rows]
-        torch.testing.assert_close(problem.pull(j, z, rows), expected, rtol=1e-10, atol=1e-10)
+        rows = [v[r].detach() for r in problem.layers.jacobians[j].rows]
+        torch.testing.assert_close(problem.vjp(j, z, rows), expected, rtol=1e-10, atol=1e-10)
 
 
 @every
 @torch.no_grad()
-def test_influence_moves_what_it_says(case: Case) -> None:
+def test_jacobian_moves_what_it_says(case: Case) -> None:
     """v changes by ∂v/∂z_j times the change, in the named rows only; `update` follows it exactly."""
     problem = problem_of(case)
     layers, context = problem.layers, problem.context
     x, z = free_variables(problem)
     u, v = layers.lifted(x, z, context)
-    for j, influence in enumerate(layers.influences):
+    for j, jacobian in enumerate(layers.jacobians):
         variables = [x, *z]
         change = torch.randn(variables[j].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(j))
         variables[j] = variables[j] + change
         after_u, after = layers.lifted(variables[0], variables[1:], context)
-        moved = dict(zip(influence.rows, influence.forward(change, context), strict=True))
+        moved = dict(zip(jacobian.rows, jacobian.forward(change, context), strict=True))
         for r in range(layers.count):
             torch.testing.assert_close(after[r] - v[r], moved.get(r, torch.zeros_like(v[r])), rtol=1e-9, atol=1e-9)
         now_u, now_v = list(u), list(v)
@@ -109,15 +109,15 @@ def test_influence_moves_what_it_says(case: Case) -> None:
 def test_curvature_bounds_the_dense_norm(case: Case) -> None:
     problem = problem_of(case)
     context = None if problem.context is None else problem.context[:1]
-    for j, influence in enumerate(problem.layers.influences):
+    for j, jacobian in enumerate(problem.layers.jacobians):
         shape = problem.guess.shape[1:] if j == 0 else problem.layers.form.V.column_shapes[j - 1]
         size = int(torch.tensor(shape).prod())
         basis = torch.eye(size, dtype=torch.float64).reshape(size, *shape)
         wide = None if context is None else context.expand(size, *context.shape[1:])
-        columns = influence.forward(basis, wide)
-        scaled = [problem.mu[r] ** 0.5 * c.flatten(1) for r, c in zip(influence.rows, columns, strict=True)]
+        columns = jacobian.forward(basis, wide)
+        scaled = [problem.mu[r] ** 0.5 * c.flatten(1) for r, c in zip(jacobian.rows, columns, strict=True)]
         exact = float(torch.linalg.matrix_norm(torch.cat(scaled, 1), 2)) ** 2
-        bound = influence.curvature(problem.mu, context)
+        bound = jacobian.curvature(problem.mu, context)
         assert exact * (1 - 1e-9) <= bound <= 1.03 * exact + 1e-12
 
 
@@ -155,7 +155,7 @@ def test_the_last_activation_is_clamped_only_where_it_is_the_output() -> None:
     y = torch.arange(8.0)[None]
     assert layers.target(y).shape == (1, 2, 2, 2)
     torch.testing.assert_close(layers.output_of(layers.target(y)), y)
-    assert Layers.of(Perceptron(4, 3, Tanh())).count == len(Layers.of(Perceptron(4, 3, Tanh())).influences)
+    assert Layers.of(Perceptron(4, 3, Tanh())).count == len(Layers.of(Perceptron(4, 3, Tanh())).jacobians)
 
 
 def test_selecting_images_changes_nothing_for_them() -> None:

@@ -66,5 +66,5 @@ def test_products_keep_their_order() -> None:
 def test_inversion_uses_it() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 4, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     layers = Layers.of(lift(module, (1, 12, 12)))
-    ((_, block),) = layers.influences[0].reads[0]
+    ((_, block),) = layers.jacobians[0].reads[0]
     assert isinstance(block, SubPixel)

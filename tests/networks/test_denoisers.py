@@ -123,6 +123,20 @@ def test_a_trained_denoiser_is_a_prior() -> None:
     assert found.x.shape == x.shape and bool(torch.isfinite(found.x).all())
 
 
+@pytest.mark.parametrize("kind", [DDFB, ScCP, FirmDenoiser])
+def test_images_of_any_size_and_steps(kind: type[Network]) -> None:
+    net = small(kind, 2)
+    x = draw(3, 1, 11, 6)
+    torch.testing.assert_close(net(x), net.for_images((1, 11, 6))(x))
+    with pytest.raises(InvalidValueError, match="1 channels"):
+        net(draw(3, 2, 8, 7))
+    if kind is not FirmDenoiser:
+        net.constraint = tl.Identity()  # the network with thresholds sλ is then s·N(x/s)
+    steps = torch.tensor([0.0, 1.0, 0.3], dtype=x.dtype).reshape(3, 1, 1, 1)
+    result = tl.priors.PlugAndPlay(net).prox(x, steps.flatten())
+    torch.testing.assert_close(result, torch.stack([x[0], net(x)[1], 0.3 * net(x / 0.3)[2]]))
+
+
 def test_starts_are_frames_without_a_mean() -> None:
     for features in (3, 8, 20):
         net = DDFB((1, 9, 9), 1, features=features, size=3, generator=torch.Generator().manual_seed(0))

@@ -44,8 +44,13 @@ def cases(kind: str) -> dict[str, Callable[[], Any]]:
         "traffic": _traffic,
         "world size": partial(as_mesh, "data=3"),
         "Shallow": lambda: _train("layers=2", net=Shallow(4, 3, dtype=torch.float64), lifting=Bregman(), solver=SOLVER),
-        "sweeps": lambda: _train("layers=2"),
-        "torch": lambda: _train("layers=2", lifting=Conventional(), solver=torch.optim.Adam),
+        "sweeps": lambda: _train("layers=2", net=Shallow(4, 3, dtype=torch.float64)),
+        "torch": lambda: _train(
+            "layers=2",
+            net=tl.networks.MLP([3, 2], dtype=torch.float64),
+            lifting=Conventional(),
+            solver=torch.optim.Adam,
+        ),
         "too many": lambda: _train(
             "layers=2", net=tl.networks.MLP([3, 4, 2], dtype=torch.float64), lifting=Bregman(), solver=SOLVER
         ),

@@ -18,7 +18,7 @@ LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 class Job:
     """`torchlift train` on a mesh, started by torchrun.
 
-    Args:
+    Arguments:
         config: a TOML file.
         out: the folder of the run.
         mesh: such as "data=2".

@@ -13,18 +13,25 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
 
+@cache
+def server() -> subprocess.Popen[str]:
+    """A process that has imported everything and is forked for every world; it ends with this one."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    command = [sys.executable, str(HERE / "world.py")]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 class World:
     """Processes that each call functions of a module of this folder and write down what they return.
 
-    One process imports everything and is forked, because importing torch takes longer than most cases.
-
-    Args:
+    Arguments:
         folder: for the rendezvous and the answers; empty.
         processes: how many.
         module: of this folder, by name.
@@ -32,22 +39,27 @@ class World:
 
     def __init__(self, folder: Path, processes: int, module: str, *arguments: str) -> None:
         self.folder, self.count = folder, processes
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        command = [sys.executable, str(HERE / "world.py"), str(folder), str(processes), module, *arguments]
-        with (folder / "out").open("w") as out:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        pipe = server()
+        assert pipe.stdin is not None and pipe.stdout is not None
+        print(json.dumps([str(folder), processes, module, *arguments]), file=pipe.stdin, flush=True)
+        self.group = int(pipe.stdout.readline())
 
     def wait(self, seconds: float) -> list[int | None]:
         """Exit codes; whoever is still at work then is killed, and has none."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        end = time.monotonic() + seconds
         files = [self.folder / f"code-{rank}" for rank in range(self.count)]
+        while time.monotonic() < end and self._alive() and not all(file.exists() for file in files):
+            time.sleep(0.02)
+        with suppress(ProcessLookupError):
+            os.killpg(self.group, signal.SIGKILL)
         return [int(file.read_text()) if file.exists() else None for file in files]
+
+    def _alive(self) -> bool:
+        try:
+            os.killpg(self.group, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def answers(self) -> list[dict[str, Any]]:
         """By rank: {case: what it returned, or a text that starts with "error"}."""
@@ -71,28 +83,51 @@ def run(folder: Path, processes: int, module: str, *arguments: str, seconds: flo
     return world.answers()
 
 
-def main(folder: Path, processes: int, module: str, *arguments: str) -> None:
+def main() -> None:
+    """Fork a world for every line of input, and say which process group it is."""
     import torch
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(HERE.parent))
-    cases = importlib.import_module(f"parallel.{module}").cases
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for worlds that have ended
+    for line in sys.stdin:
+        folder, processes, module, *arguments = json.loads(line)
+        cases = importlib.import_module(f"parallel.{module}").cases
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            out = os.open(Path(folder) / "out", os.O_WRONLY | os.O_CREAT)
+            for stream in (1, 2):
+                os.dup2(out, stream)
+            lead(Path(folder), processes, lambda cases=cases, arguments=arguments: cases(*arguments))
+            os._exit(0)
+        with suppress(OSError):  # the child may have done so, or be gone
+            os.setpgid(child, child)
+        print(child, flush=True)
+
+
+def lead(folder: Path, processes: int, cases: Callable[[], dict[str, Callable[[], Any]]]) -> None:
+    """Fork the processes of a world, and write down how they end."""
     ranks: dict[int, int] = {}
     for rank in range(processes):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                work(folder, processes, rank, cases(*arguments))
+                work(folder, processes, rank, cases())
                 code = 0
             except BaseException:
                 traceback.print_exc()
             finally:
+                sys.stdout.flush()
                 os._exit(code)
         ranks[child] = rank
     for _ in range(processes):
         child, status = os.wait()
-        (folder / f"code-{ranks[child]}").write_text(str(os.waitstatus_to_exitcode(status)))
+        part = folder / f"code-{ranks[child]}.part"
+        part.write_text(str(os.waitstatus_to_exitcode(status)))
+        part.rename(part.with_suffix(""))  # whoever sees the file sees all of it
 
 
 def work(folder: Path, processes: int, rank: int, cases: dict[str, Callable[[], Any]]) -> None:
@@ -116,4 +151,4 @@ def work(folder: Path, processes: int, rank: int, cases: dict[str, Callable[[], 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main()

@@ -31,7 +31,7 @@ def absent() -> str:
 class Browser:
     """One window.
 
-    Args:
+    Arguments:
         folder: empty, for the browser's own files.
     """
 

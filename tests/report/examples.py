@@ -15,7 +15,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def example(seed: int = 0, name: str = "denoising", text: str = "") -> Record:
     """A record of one run with everything in it.
 
-    Args:
+    Arguments:
         seed: of its numbers.
         name: of the work.
         text: put into every text that a file may bring.

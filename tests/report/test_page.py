@@ -422,3 +422,18 @@ def test_what_is_no_record_is_refused() -> None:
         report.html([])
     with pytest.raises(InvalidValueError, match="labels: expected 1, one per record, got 2"):
         report.html([example()], ["a", "b"])
+
+
+def test_colours_are_shown_as_they_are() -> None:
+    image = torch.tensor([[[1.0, 0.0]], [[0.0, 0.5]], [[0.2, 1.0]]])  # (3, 1, 2)
+    rows = {"truth": image[None], "other": image[None] + torch.tensor([0.3, 0.0, 0.0]).view(1, 3, 1, 1)}
+    figure = Pictures("p", "P", rows, truth="truth")
+    assert torch.allclose(figure.errors()["other"], torch.full((1, 1, 2), 0.1, dtype=torch.float64))
+    assert pixels(sources(figure, "truth")[0]).tolist() == [[[255, 0, 51], [0, 128, 255]]]
+    with pytest.raises(InvalidValueError, match="3, H, W"):
+        Pictures("p", "P", {"a": torch.zeros(1, 2, 4, 4)})
+
+
+def test_a_page_reloads_itself_while_work_goes_on() -> None:
+    assert '<meta http-equiv="refresh" content="2">' in report.html([example()], reload=2)
+    assert "refresh" not in report.html([example()])

@@ -57,7 +57,10 @@ METHODS: dict[str, tuple[TrainMethod, Lifting | None, Callable[[], nn.Module], b
     "lifted, batches": (LiftedDescent(LinearisedBCD()), Bregman(1.0), chain, False),
     "lifted, all samples": (LiftedDescent(LinearisedBCD(ProximalAdam(1e-2))), Bregman(1.0), chain, True),
     "exact descent": (LiftedDescent(BlockCoordinateDescent(inner_steps=5)), Bregman(1.0), chain, True),
-    "implicit gradient": (LiftedDescent(ImplicitStochasticGradient()), Bregman(1.0), chain, False),
+    "implicit gradient": (
+        LiftedDescent(ImplicitStochasticGradient(1.0, BlockCoordinateDescent(0.1, inner_steps=5))), Bregman(1.0),
+        chain, False,
+    ),
 }  # fmt: skip
 
 

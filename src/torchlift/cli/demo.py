@@ -1,4 +1,4 @@
-"""`torchlift demo`: what lifting is good for, on the bundled digits, in about two minutes."""
+"""`torchlift demo`: a photograph, dead layers and an encoder, on bundled data, in about two minutes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import sys
 import time
 import webbrowser
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torchlift import report
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_positive, check_size
+from torchlift.core.files import write_file
 from torchlift.core.solution import Result
-from torchlift.data import Denoising, load_digits, psnr
-from torchlift.functions.priors import Box, TotalVariation
+from torchlift.data import Deblurring, Denoising, load_digits, load_photographs, psnr
+from torchlift.functions.priors import Box, PlugAndPlay, TotalVariation
 from torchlift.inversion import Inversion, invert
+from torchlift.io import load_denoiser
 from torchlift.liftings import Conventional
 from torchlift.networks import MLP, Chain, lift
 from torchlift.prox import SoftThreshold
@@ -35,6 +37,8 @@ from torchlift.testing.autoencoder import IMAGE, build
 from torchlift.training import BackPropagation, Training, initialise_weights, train
 
 PAGE = "report.html"
+#: Seconds after which the page is read again while the work goes on.
+RELOAD = 2
 SHOWN = 8
 NOISE = 0.1
 BATCH = 50
@@ -45,6 +49,8 @@ class Size:
     """How much is done.
 
     Arguments:
+        side: of the photograph, in pixels.
+        restoring: steps of deblurring.
         layers: of the denoiser.
         images: for training; a tenth as many are held out, and as many again are reported.
         steps: of each training; None for as many as the seconds allow.
@@ -52,6 +58,8 @@ class Size:
         sweeps: of the inversion.
     """
 
+    side: int
+    restoring: int
     layers: int
     images: int
     steps: int | None
@@ -59,8 +67,8 @@ class Size:
     sweeps: int
 
 
-FULL = Size(layers=7, images=5000, steps=None, inverted=100, sweeps=40)
-TINY = Size(layers=1, images=80, steps=2, inverted=8, sweeps=2)
+FULL = Size(side=160, restoring=60, layers=7, images=5000, steps=None, inverted=100, sweeps=40)
+TINY = Size(side=24, restoring=2, layers=1, images=80, steps=2, inverted=8, sweeps=2)
 THRESHOLD = 0.2
 
 TORCH, FIT = "torch's start", "from the fit"
@@ -71,12 +79,12 @@ EQUAL = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Train a denoiser by lifting and by back-propagation, invert an encoder, and show both on a page."""
+    """Restore a photograph, train a denoiser by lifting and by back-propagation, invert an encoder: on a live page."""
 
     name: ClassVar[str] = "demo"
     replaces: ClassVar[bool] = True
 
-    seconds: float = 15.0
+    seconds: float = 12.0
     """Time for each of five trainings."""
     seed: int = 0
     """Of weights, noise and the order of the images."""
@@ -92,31 +100,47 @@ class Demo(Command):
         check_size("demo: --seed", self.seed, minimum=0)
 
     def collect(self) -> Record:
-        begin = time.perf_counter()
         size = TINY if self.tiny else FULL
-        denoised, encoded = self._denoise(size), self._invert(size)
-        seconds = time.perf_counter() - begin
-        made = _record(self, size, denoised, encoded, seconds)
-        records.save_record(self.out, made)
-        page = self.out / PAGE
-        page.write_text(report.html([made]), encoding="utf-8")
-        if self.open:
+        results = Results()
+        try:
+            for part in (self._photograph, self._denoise, self._invert):
+                for _ in part(size, results):  # after every piece of it, the page shows what there is
+                    self._publish(size, results, RELOAD)
+        except KeyboardInterrupt:
+            if results.rows():
+                self._tell(f"Stopped. What was done so far: {self._publish(size, results, None)}")
+            raise
+        page = self._publish(size, results, None)
+        if self.open and self.json:
             webbrowser.open(page.resolve().as_uri())
         return {
             "seed": self.seed,
             "layers": size.layers,
             "threshold": THRESHOLD,
-            "denoising": denoised.rows(),
-            "inversion": encoded.rows(),
-            "seconds": seconds,
+            **results.rows(),
+            "seconds": results.seconds(),
             "report": str(page),
         }
 
+    def _publish(self, size: Size, results: Results, reload: int | None) -> Path:
+        """Save the record and the page of what there is."""
+        first = not (results.published or self.json)
+        results.published = True
+        made = _record(self, size, results)
+        records.save_record(self.out, made)
+        page = self.out / PAGE
+        write_file(page, report.html([made], reload=reload).encode())
+        if first:
+            self._tell(f"     look at it while it runs: {page.resolve().as_uri()}")
+            if self.open:
+                webbrowser.open(page.resolve().as_uri())
+        return page
+
     def show(self, record: Record, console: Console) -> None:
         threshold, layers = record["threshold"], record["layers"]
-        console.print(
-            f"\nDenoising: {layers} layers of soft-thresholding, which turns what is below {threshold} to zero"
-        )
+        console.print("\nA photograph that no denoiser saw: with noise of 25/255, and out of focus")
+        console.print(_lines(record["photograph"]))
+        console.print(f"Denoising: {layers} layers of soft-thresholding, which turns what is below {threshold} to zero")
         console.print(_lines(record["denoising"]))
         console.print("Inversion: from noisy codes of an encoder back to its images")
         console.print(_lines(record["inversion"]))
@@ -126,16 +150,40 @@ class Demo(Command):
         console.print("for each layer, the same for both methods; from torch's start nothing was done before training.")
         console.print(f"Curves and pictures: {record['report']}", soft_wrap=True)
 
-    def _denoise(self, size: Size) -> Denoised:
+    def _photograph(self, size: Size, results: Results) -> Iterator[None]:
+        """The bundled denoisers on a photograph with noise, and as priors for one that is out of focus."""
+        self._tell("1/6  photograph, bundled denoisers")
+        shape = (3, size.side, size.side)
+        x = load_photographs()[1:2, :, 40 : 40 + size.side, 32 : 32 + size.side]
+        generator = torch.Generator().manual_seed(self.seed)
+        denoisers = {"denoiser": load_denoiser(), "certified denoiser": load_denoiser(certified=True)}
+        noisy = Denoising(25 / 255).degrade(x, generator).y
+        photograph = results.photograph = Photograph(x, {"noisy": noisy})
+        for name, denoiser in denoisers.items():
+            with torch.no_grad():
+                photograph.images[name] = denoiser(noisy)
+        yield
+        task = Deblurring(size=9, sigma=1.6, noise=0.01)
+        blurred = photograph.images["out of focus"] = task.degrade(x, generator).y
+        for name, denoiser in denoisers.items():
+            found = invert(
+                task.operator(shape), blurred, PlugAndPlay(denoiser), 0.02,
+                start=blurred, max_steps=size.restoring, progress=False,
+            )  # fmt: skip
+            if found.counts.get("stopped"):
+                raise KeyboardInterrupt
+            photograph.images[f"sharpened, {name} as prior"] = found.x
+        yield
+
+    def _denoise(self, size: Size, results: Results) -> Iterator[None]:
         data, held_out, unseen = (
             _noisy(split, count, 10 * self.seed + number) for number, (split, count) in enumerate(_splits(size).items())
         )
-        trainings: dict[str, Training] = {}
-        restored: dict[str, Tensor] = {}
+        denoised = results.denoised = Denoised(*unseen)
         fitted: MLP | None = None
-        for number, (method, start, options) in enumerate(_methods(), start=1):
+        for number, (method, start, options) in enumerate(_methods(), start=2):
             name = f"{method}, {start}"
-            self._tell(f"{number}/5  denoiser, {name}")
+            self._tell(f"{number}/6  denoiser, {name}")
             generator = torch.Generator().manual_seed(self.seed)
             network = MLP([784] * (size.layers + 2), SoftThreshold(THRESHOLD), generator=generator)
             if start == FIT:
@@ -143,16 +191,17 @@ class Demo(Command):
                     initialise_weights(network, data, "layer-wise", generator=generator)
                     fitted = copy.deepcopy(network)
                     with torch.no_grad():
-                        restored[ALONE] = fitted(unseen[0])
+                        denoised.restored[ALONE] = fitted(unseen[0])
                 network.load_state_dict(fitted.state_dict())
-            trainings[name] = self._train(network, data, held_out, size, batch_size=BATCH, weights="keep", **options)
+            training = self._train(network, data, held_out, size, batch_size=BATCH, weights="keep", **options)
+            denoised.trainings[name] = training
             with torch.no_grad():
-                restored[name] = network(unseen[0])
-        return Denoised(*unseen, trainings, restored)
+                denoised.restored[name] = network(unseen[0])
+            yield
 
-    def _invert(self, size: Size) -> Encoded:
+    def _invert(self, size: Size, results: Results) -> Iterator[None]:
         """An autoencoder trained in the ordinary way; its encoder is inverted at noisy codes."""
-        self._tell("5/5  autoencoder, back-propagation")
+        self._tell("6/6  autoencoder, back-propagation")
         splits = _splits(size)
         images, held_out = (load_digits(split).images[: splits[split]] for split in ("train", "validation"))
         encoder, decoder = build(self.seed)
@@ -174,7 +223,8 @@ class Demo(Command):
         )  # fmt: skip
         if found.counts.get("stopped"):
             raise KeyboardInterrupt
-        return Encoded(x, guess, found, training)
+        results.encoded = Encoded(x, guess, found, training)
+        yield
 
     def _train(self, network: Chain, data: Any, held_out: Any, size: Size, **options: Any) -> Training:
         budget = {"time_limit": self.seconds} if size.steps is None else {"steps": size.steps}
@@ -212,13 +262,24 @@ def _methods() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 @dataclass(frozen=True, eq=False)
+class Photograph:
+    """A clean one, and what was made of it, by name."""
+
+    x: Tensor
+    images: dict[str, Tensor]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"name": name, "psnr": float(psnr(y, self.x).mean()), "steps": None} for name, y in self.images.items()]
+
+
+@dataclass(frozen=True, eq=False)
 class Denoised:
     """Noisy and clean images that no training saw, and what each network made of them."""
 
     y: Tensor
     x: Tensor
-    trainings: Mapping[str, Training]
-    restored: Mapping[str, Tensor]
+    trainings: dict[str, Training] = field(default_factory=dict)
+    restored: dict[str, Tensor] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [{"name": "noisy images", "psnr": _psnr(self.y, self.x), "steps": None}]
@@ -245,6 +306,24 @@ class Encoded:
         ]
 
 
+@dataclass
+class Results:
+    """What there is so far."""
+
+    photograph: Photograph | None = None
+    denoised: Denoised | None = None
+    encoded: Encoded | None = None
+    begun: float = field(default_factory=time.perf_counter)
+    published: bool = False
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        parts = {"photograph": self.photograph, "denoising": self.denoised, "inversion": self.encoded}
+        return {name: part.rows() for name, part in parts.items() if part is not None}
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+
 def _psnr(images: Tensor, x: Tensor) -> float:
     return float(psnr(images.reshape(len(x), *IMAGE), x.reshape(len(x), *IMAGE)).mean())
 
@@ -261,49 +340,51 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Lines:
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def claims(denoising: Mapping[str, float], inversion: Mapping[str, float], decidable: bool) -> list[records.Claim]:
-    """What the demonstration shows, or not: from PSNR by name."""
-    noisy = denoising["noisy images"]
-    plain, fitted = ([denoising[f"{method}, {start}"] for method in ("Adam", "lifting")] for start in (TORCH, FIT))
-    alone = denoising[ALONE]
-    decoder, inverted = inversion["decoder"], inversion["inverted encoder"]
-    statements = [
-        (
-            "From torch's start, whose layers are dead, neither method makes the images better than they came.",
-            f"Adam {plain[0]:.2f} dB, lifting {plain[1]:.2f} dB, noisy images {noisy:.2f} dB",
-            max(plain) < noisy,
-        ),
-        (
-            "Regressions layer by layer, which is what train does by default here, make it a denoiser without a step.",
-            f"the fit {alone:.2f} dB, noisy images {noisy:.2f} dB",
-            alone > noisy,
-        ),
-        (
-            f"From the fit both methods end within {EQUAL:g} dB of each other: it is the start that decides.",
-            f"Adam {fitted[0]:.2f} dB, lifting {fitted[1]:.2f} dB",
-            abs(fitted[0] - fitted[1]) <= EQUAL,
-        ),
-        (
-            "Inverting the encoder, from the decoder's output on, gives better images than the decoder.",
-            f"inversion {inverted:.2f} dB, decoder {decoder:.2f} dB",
-            inverted > decoder,
-        ),
-    ]
+def claims(rows: Mapping[str, Sequence[Mapping[str, Any]]], decidable: bool) -> list[records.Claim]:
+    """What the demonstration shows, or not, as far as it has come."""
+    db = {part: {row["name"]: row["psnr"] for row in found} for part, found in rows.items()}
+    photograph, denoising, inversion = (db.get(part, {}) for part in ("photograph", "denoising", "inversion"))
+    statements: list[tuple[str, str, bool]] = []
+    if "certified denoiser" in photograph:
+        noisy, free, firm = (photograph[name] for name in ("noisy", "denoiser", "certified denoiser"))
+        text = "Both bundled denoisers improve a photograph that they never saw; the certified one less."
+        statements.append((text, f"{free:.2f} and {firm:.2f} dB, noisy {noisy:.2f} dB", free > firm > noisy))
+    if f"Adam, {TORCH}" in denoising and f"lifting, {TORCH}" in denoising:
+        noisy, adam, lifting = (denoising[name] for name in ("noisy images", f"Adam, {TORCH}", f"lifting, {TORCH}"))
+        text = "From torch's start, whose layers are dead, neither method makes the images better than they came."
+        measured = f"Adam {adam:.2f} dB, lifting {lifting:.2f} dB, noisy images {noisy:.2f} dB"
+        statements.append((text, measured, max(adam, lifting) < noisy))
+    if ALONE in denoising:
+        noisy, alone = denoising["noisy images"], denoising[ALONE]
+        text = "Regressions layer by layer, which train may choose by itself, make it a denoiser without a step."
+        statements.append((text, f"the fit {alone:.2f} dB, noisy images {noisy:.2f} dB", alone > noisy))
+    if f"lifting, {FIT}" in denoising:
+        adam, lifting = (denoising[f"{method}, {FIT}"] for method in ("Adam", "lifting"))
+        text = f"From the fit both methods end within {EQUAL:g} dB of each other: it is the start that decides."
+        statements.append((text, f"Adam {adam:.2f} dB, lifting {lifting:.2f} dB", abs(adam - lifting) <= EQUAL))
+    if inversion:
+        decoder, inverted = inversion["decoder"], inversion["inverted encoder"]
+        text = "Inverting the encoder, from the decoder's output on, gives better images than the decoder."
+        statements.append((text, f"inversion {inverted:.2f} dB, decoder {decoder:.2f} dB", inverted > decoder))
     return [
         records.Claim.of(statement, measured, held if decidable else None, "torchlift")
         for statement, measured, held in statements
     ]
 
 
-def _record(demo: Demo, size: Size, denoised: Denoised, encoded: Encoded, seconds: float) -> records.Record:
-    found = [{row["name"]: row["psnr"] for row in part.rows()} for part in (denoised, encoded)]
+def _record(demo: Demo, size: Size, results: Results) -> records.Record:
+    rows = results.rows()
     summary = (
-        f"A network of {size.layers} layers of soft-thresholding learns to denoise digits, and the encoder of an "
-        f"autoencoder is inverted at codes with noise of standard deviation {NOISE:g}. Each training had "
+        f"A photograph is restored by bundled denoisers, a network of {size.layers} layers of soft-thresholding learns "
+        "to denoise digits, and the encoder of an autoencoder is inverted at codes with noise of standard deviation "
+        f"{NOISE:g}. Each training had "
         + (f"{demo.seconds:g} seconds." if size.steps is None else f"{size.steps} steps.")
+        + ("" if results.encoded else " Not all of it is done.")
     )
     flags = " --tiny" if demo.tiny else f" --seconds {demo.seconds:g}"
     configuration = {
+        "photograph": f"{size.side} x {size.side} pixels, noise 25/255; blur of sigma 1.6 and noise 0.01",
+        "sharpening": f"plug-and-play, strength 0.02, {size.restoring} steps at most from the blurred photograph",
         "denoiser": f"MLP, {size.layers} hidden layers of 784 units, SoftThreshold({THRESHOLD})",
         "noise of the images": 0.15,
         "training images": size.images,
@@ -316,22 +397,35 @@ def _record(demo: Demo, size: Size, denoised: Denoised, encoded: Encoded, second
         "seconds": demo.seconds,
         "seed": demo.seed,
     }
-    network = next(iter(denoised.trainings.values())).network
     return records.Record(
         "demo", "Demonstration", summary, f"torchlift demo{flags} --seed {demo.seed}", configuration,
-        records.environment(), seconds, claims(*found, decidable=not demo.tiny),
-        [
-            _table("denoising", "Denoising of digits that no training saw", denoised.rows()),
-            _curves(denoised.trainings),
-            _pictures("denoised", "Denoised digits", {"clean": denoised.x, "noisy": denoised.y, **denoised.restored}),
-            _table("inversion", "Inversion of an encoder at noisy codes", encoded.rows()),
-            _pictures(
-                "inverted", "Images from noisy codes",
-                {"clean": encoded.x, "decoder": encoded.guess, "inverted encoder": encoded.inversion.x},
-            ),
-            records.network_blocks(network),
-        ],
+        records.environment(), results.seconds(), claims(rows, decidable=not demo.tiny), _figures(results),
     )  # fmt: skip
+
+
+def _figures(results: Results) -> list[records.Figure]:
+    figures: list[records.Figure] = []
+    if results.photograph is not None:
+        part = results.photograph
+        captions = {row["name"]: [f"{row['psnr']:.1f} dB"] for row in part.rows()}
+        shown = {"clean": part.x, **part.images}
+        figures.append(records.Pictures("photograph", "A photograph that no denoiser saw", shown, captions, "clean"))
+        figures.append(_table("restored", "Restored photograph", part.rows()))
+    if results.denoised is not None and results.denoised.trainings:
+        part = results.denoised
+        shown = {"clean": part.x, "noisy": part.y, **part.restored}
+        figures += [
+            _table("denoising", "Denoising of digits that no training saw", part.rows()),
+            _curves(part.trainings),
+            _pictures("denoised", "Denoised digits", shown),
+            records.network_blocks(next(iter(part.trainings.values())).network),
+        ]
+    if results.encoded is not None:
+        part = results.encoded
+        shown = {"clean": part.x, "decoder": part.guess, "inverted encoder": part.inversion.x}
+        figures.append(_table("inversion", "Inversion of an encoder at noisy codes", part.rows()))
+        figures.append(_pictures("inverted", "Images from noisy codes", shown))
+    return figures
 
 
 def _table(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> records.Table:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
 from torchlift.cli.tables import facts
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.progress import Progress
@@ -84,9 +84,11 @@ class Invert(Command):
     """Of the noise of --encode."""
     threads: int | None = None
     """Threads of torch; its own choice by default."""
+    device: str = "cpu"
+    """Where it is inverted: cpu, cuda, mps, xpu."""
 
     def collect(self) -> Record:
-        network = read_model(self.model, self.weights, self.input_shape or None)
+        network = read_model(self.model, self.weights, self.input_shape or None).to(self.device)
         truth, y = self._outputs(network)
         start, decoder = self._start(network, y)
         begin = time.perf_counter()
@@ -110,6 +112,7 @@ class Invert(Command):
     def check(self) -> None:
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
+        check_device("device", self.device)
         if self.images is not None:
             check_size("images", self.images)
         if self.noise_level is not None:
@@ -156,14 +159,14 @@ class Invert(Command):
             return None, data
         y = network(data)
         noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(self.seed), dtype=y.dtype)
-        return data, y + (self.noise_level or 0.0) * noise
+        return data, y + (self.noise_level or 0.0) * noise.to(y.device)
 
     @torch.no_grad()
     def _start(self, network: Network, y: Tensor) -> tuple[Tensor | None, Network | None]:
         """First guesses of the inputs, and the decoder that makes them."""
         if self.start is not None:
             return read_batch(self.start, network.in_shape, network.like)[: self.images], None
-        decoder = None if self.decoder is None else read_model(self.decoder)
+        decoder = None if self.decoder is None else read_model(self.decoder).to(self.device)
         return (None if decoder is None else decoder(y)), decoder
 
     def _invert(self, network: Network, y: Tensor, start: Tensor | Network | None) -> Inversion:
@@ -231,29 +234,29 @@ class Invert(Command):
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        np.save(unlinked(self.out / "x.npy"), inversion.x.numpy(), allow_pickle=False)
+        _save(self.out / "x.npy", inversion.x)
         files = ["invert.json", "x.npy"]
         for name, images in (("truth.npy", truth), ("start.npy", start)):
             if images is not None:
-                np.save(unlinked(self.out / name), images.numpy(), allow_pickle=False)
+                _save(self.out / name, images)
                 files.append(name)
         bars = None
         if self.interval is not None:
             bars = inversion.interval(self.interval)
             for name, bound in (("lower.npy", bars.lower), ("upper.npy", bars.upper)):
-                np.save(unlinked(self.out / name), bound.numpy(), allow_pickle=False)
+                _save(self.out / name, bound)
                 files.append(name)
         if not can_draw():
             return files
         from torchlift.report import plot
 
         if is_picture(tuple(inversion.x.shape[1:])):
-            write_pictures(unlinked(self.out / "images"), inversion.x)
+            write_pictures(unlinked(self.out / "images"), inversion.x.cpu())
             rows = {"input": truth, "start": start, "inversion": inversion.x}
             if bars is not None:
                 share = f"{100 * bars.level:g} %"
                 rows |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
-            shown = {name: images[:SHOWN] for name, images in rows.items() if images is not None}
+            shown = {name: images[:SHOWN].cpu() for name, images in rows.items() if images is not None}
             plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
             files += ["images", "inversion.png"]
         if inversion.weight_trace is not None:
@@ -279,6 +282,10 @@ class Invert(Command):
         if self.out is not None:
             table.add_row("files", f"{self.out}: {', '.join(record['files'])}")
         console.print(table)
+
+
+def _save(file: Path, images: Tensor) -> None:
+    np.save(unlinked(file), images.cpu().numpy(), allow_pickle=False)
 
 
 def _prior_part(text: str) -> Prior:

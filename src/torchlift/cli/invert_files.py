@@ -65,8 +65,7 @@ def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
         samples = _scaled(levels)
     else:
         raise DataError(message(f"{path}", "a .npy, .png or IDX file, or a folder of .png", repr(path.name)))
-    dtype = torch.get_default_dtype() if like is None else like.dtype
-    return _shaped(path, samples, shape).to(dtype)
+    return _shaped(path, samples, shape).to(torch.empty(0) if like is None else like)
 
 
 def write_pictures(folder: Path, images: Tensor) -> int:

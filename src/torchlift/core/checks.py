@@ -82,6 +82,27 @@ def check_size(where: str, value: object, minimum: int = 1) -> int:
     return int(value)
 
 
+def check_device(where: str, value: str) -> torch.device:
+    """A device that can compute here: the processor, or an accelerator that is present."""
+    here = ["cpu", *(str(torch.device(kind, k)) for kind, count in _accelerators() for k in range(count))]
+    expected = f"one of {', '.join(here)}"
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError):
+        invalid_value(where, expected, repr(value), did_you_mean(str(value), here))
+    if device.type == "meta":
+        invalid_value(where, expected, "meta, whose tensors have no values")
+    if device.type != "cpu" and str(torch.device(device.type, device.index or 0)) not in here:
+        invalid_value(where, expected, f"{value}, which torch does not find")
+    return device
+
+
+def _accelerators() -> list[tuple[str, int]]:
+    """The kind of accelerator that torch finds, and how many."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return [] if found is None else [(found.type, torch.accelerator.device_count())]
+
+
 def check_choice(where: str, name: object, known: Iterable[str]) -> str:
     """One of the known names; a misspelt one is answered with the nearest."""
     names = list(known)

@@ -1,4 +1,4 @@
-"""Data: batches that can be asked for again by number, bundled digits, imaging tasks and image metrics."""
+"""Data: batches that can be asked for again by number, bundled digits and photographs, imaging tasks and metrics."""
 
 from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
@@ -10,6 +10,8 @@ from torchlift.data.loader import LoaderBatches
 from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
 from torchlift.data.patches import Patches, apply_in_tiles, tiles
+from torchlift.data.phantoms import random_phantoms, shepp_logan
+from torchlift.data.photographs import load_photographs
 from torchlift.data.scale import scale_warning
 from torchlift.data.tasks import (
     TASKS,
@@ -48,8 +50,11 @@ __all__ = [
     "load_digits",
     "load_images",
     "load_mnist",
+    "load_photographs",
     "psnr",
+    "random_phantoms",
     "scale_warning",
+    "shepp_logan",
     "ssim",
     "tiles",
 ]

@@ -17,7 +17,6 @@ from __future__ import annotations
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.bound import ErrorBound, error_bound
-from torchlift.inversion.door import ALGORITHMS
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.intervals import Calibration, Interval, calibrate
 from torchlift.inversion.invert import invert
@@ -29,6 +28,7 @@ from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.state import Status
 from torchlift.inversion.sweep import Sweep
+from torchlift.inversion.validation import ALGORITHMS
 from torchlift.inversion.weights import RULES, Discrepancy, LCurve, Sure, WeightRule
 
 __all__ = [

@@ -93,7 +93,9 @@ class Automatic:
         if known and bool(unfinished.any()):
             # without the smoothing of the prior; steps are counted for each image alone
             index = unfinished.nonzero().flatten()
-            ending = replace(budget, max_steps=min(POLISH, budget.max_steps))
+            others = float(result.objective.sum() - result.objective[index].sum())
+            note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
+            ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
             polished = run_steps(problem.select(index), self.finish, result.x[index], ending)
             result = _merged(result, polished, index)
             steps = steps.index_add(0, index, polished.steps)
@@ -155,9 +157,17 @@ def _merged(whole: Inversion, part: Inversion, index: Tensor) -> Inversion:
     return replace(whole, **{name: getattr(whole, name).index_copy(0, index, getattr(part, name)) for name in names})
 
 
+def _with_others(progress: Progress | None, others: float, share: float) -> Progress | None:
+    """Records of a share of the images as records of all of them."""
+    if progress is None:
+        return None
+    return lambda record: progress(replace(record, value=others + share * record.value))
+
+
 def _callback(progress: Progress | None) -> Callable[[Record, object], bool]:
     def callback(record: Record, state: object) -> bool:
-        return progress is not None and bool(progress(record))
+        # its value is the lifted objective, not that of the network
+        return progress is not None and bool(progress(replace(record, extra={**record.extra, "lifted": 1.0})))
 
     return callback
 

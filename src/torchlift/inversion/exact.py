@@ -53,7 +53,7 @@ class Exact:
 
     def saddle(self, problem: InversionProblem) -> Certified:
         """The problem with every term but the bound behind a dual variable."""
-        ((_, block),) = problem.chain.influences[0].reads[0]
+        ((_, block),) = problem.chain.jacobians[0].reads[0]
         bias = problem.chain.form.b[0] if problem.chain.form.depth else problem.chain.form.d[0]
         data = LayerDistance(problem.chain.activations[0], problem.target, bias, problem.mu[0])
         terms = [Term(data, block, problem.context)]

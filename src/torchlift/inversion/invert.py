@@ -14,7 +14,7 @@ from torchlift.core.checks import check_positive, check_size
 from torchlift.core.progress import Progress as Bar
 from torchlift.functions.base import Prior, Split, check_prior
 from torchlift.functions.losses import Loss, SquaredError
-from torchlift.inversion import door
+from torchlift.inversion import validation
 from torchlift.inversion.automatic import Automatic, several_starts
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.joint import choose_jointly
@@ -26,7 +26,7 @@ from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
 from torchlift.inversion.state import Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
-from torchlift.operators import Context
+from torchlift.operators import Context, LinearOperator
 
 #: Weight of the prior where neither a weight nor a noise level is given.
 WEIGHT = 0.02
@@ -34,14 +34,15 @@ WEIGHT = 0.02
 
 @torch.no_grad()
 def invert(
-    network: Network | nn.Module | Sequence[Network],
+    network: nn.Module | LinearOperator | Sequence[nn.Module],
     y: Tensor | Sequence[Tensor],
     prior: Prior | None = None,
     weight: float | Tensor | str | WeightRule | None = None,
     *,
     noise_level: float | None = None,
+    input_shape: int | Sequence[int] | None = None,
     loss: Loss | None = None,
-    algorithm: str | door.Algorithm = "auto",
+    algorithm: str | validation.Algorithm = "auto",
     start: Tensor | Callable[[Tensor], Tensor] | None = None,
     anchor: float | None = None,
     mu: float | Sequence[float] | None = None,
@@ -66,14 +67,16 @@ def invert(
     that diverges or stalls comes back as its best iterate.
 
     Arguments:
-        network: N, in evaluation mode; several networks with the same input, such as `net.up_to(path)` for
-            features of several layers, are inverted together.
+        network: N, any module in evaluation mode, or a linear operator; several modules with the same input, such as
+            `net.up_to(path)` for features of several layers, are inverted together.
         y: outputs (B, *out_shape), perhaps noisy; one tensor per network.
         prior: R; None for 0.
         weight: a number ≥ 0, one per image (B,), or how to choose it: "sure", "discrepancy" (both need
             `noise_level`), "lcurve", or a rule with other settings. By default chosen by SURE where
             `noise_level` is given, else 0.02.
         noise_level: standard deviation of the noise in each entry of y.
+        input_shape: of one input, such as (1, 28, 28), for a module whose first layer does not tell it (`nn.Linear`
+            does) and without a start.
         loss: L, such as `tl.losses.Huber(0.1)`.
         algorithm: "auto" (sweeps, then accelerated steps on the network), "accelerated" (those alone), "sweep",
             "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or an instance with other settings.
@@ -99,22 +102,22 @@ def invert(
         >>> tl.invert(net, torch.zeros(5, 2), tl.priors.L1()).x.shape
         torch.Size([5, 4])
     """
-    solver, usual = door.check_algorithm(algorithm, tolerance)
-    net = door.check_network(network, start)
-    data = door.check_data(net, y)
+    solver, usual = validation.check_algorithm(algorithm, tolerance)
+    net = validation.check_network(network, input_shape, start, y)
+    data = validation.check_data(net, y)
     decoder = start if callable(start) and not isinstance(start, Tensor) else None
-    guess, strength = door.check_start(net, data, decoder(data) if decoder else start, anchor)
+    guess, strength = validation.check_start(net, data, decoder(data) if decoder else start, anchor)
     problem, projected = _problem(net, data, prior, guess, strength, mu, context, on_infeasible, solver, loss)
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
     if time_limit is not None:
         check_positive("invert time_limit", time_limit)
     together = prior is not None and weight is None and anchor is None and decoder is not None
     weight = ("sure" if noise_level is not None and prior is not None else WEIGHT) if weight is None else weight
-    weights = door.check_weight(weight, noise_level, problem.output)
+    weights = validation.check_weight(weight, noise_level, problem.output)
     size = batch_size(net, problem, batch_limit, memory_limit)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with Bar(quiet=progress is not True) as bar:
-        budget = Budget(steps, deadline, door.check_progress(progress, bar, time_limit))
+        budget = Budget(steps, deadline, validation.check_progress(progress, bar, time_limit))
         job, trace = _Job(problem, solver, size, start is None), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
@@ -128,7 +131,7 @@ def invert(
 
 
 def _problem(
-    net: Network | door.Joint,
+    net: Network | validation.Joint,
     data: Tensor,
     prior: object,
     guess: Tensor,
@@ -136,22 +139,22 @@ def _problem(
     mu: object,
     context: Context,
     on_infeasible: object,
-    solver: door.Algorithm,
+    solver: validation.Algorithm,
     loss: Loss | None,
 ) -> tuple[InversionProblem, int]:
     """The problem of all images, still without weights, and how many entries of y were projected."""
-    context = door.check_context(context, data.shape[0])
+    context = validation.check_context(context, data.shape[0])
     split = Split() if prior is None else check_prior("invert prior", prior).split(net.in_shape)
     lifted = not isinstance(solver, Nested | Automatic)
-    term = door.check_loss(loss, data, solver, lifted)
-    layers = door.layers_of(net, solver, lifted)
+    term = validation.check_loss(loss, data, solver, lifted)
+    layers = validation.layers_of(net, solver, lifted)
     target, projected, curvatures, weights = data, 0, (), ()
     if layers is not None:
-        weights = door.check_mu(mu, layers.count)
+        weights = validation.check_mu(mu, layers.count)
         policy = on_infeasible if lifted or on_infeasible not in ("refuse", "project") else "project"
-        target, projected = door.feasible(layers, data, policy)
+        target, projected = validation.feasible(layers, data, policy)
         if lifted or (isinstance(solver, Automatic) and isinstance(term, SquaredError)):
-            curvatures = door.curvatures(layers, weights, context, lifted)
+            curvatures = validation.curvatures(layers, weights, context, lifted)
     problem = InversionProblem(
         layers=layers,
         target=target,
@@ -175,7 +178,7 @@ class _Job:
     """A checked inversion of all images, `size` of them at once; `free` says that no start was given."""
 
     problem: InversionProblem
-    algorithm: door.Algorithm
+    algorithm: validation.Algorithm
     size: int
     free: bool
 
@@ -214,7 +217,7 @@ class _Job:
         def attempt(weight: Tensor, start: Tensor, steps: int, y: Tensor | None = None) -> Inversion:
             moved = problem
             if y is not None:
-                target, _ = (y, 0) if problem.layers is None else door.feasible(problem.layers, y, "project")
+                target, _ = (y, 0) if problem.layers is None else validation.feasible(problem.layers, y, "project")
                 moved = replace(problem, target=target, output=y)
             job = replace(self, problem=moved, algorithm=steady, free=False)
             return job.run(weight, start, replace(budget, max_steps=min(steps, budget.max_steps)))

@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[tuple[int, LinearOperator], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Influence:
+class Jacobian:
     """How one variable moves the pre-activations: the blocks of ∂v/∂z_j (of ∂v/∂x for j = 0), never multiplied out.
 
     In a plain chain this is the single block W_{j+1}. With skip connections
@@ -75,7 +75,7 @@ class Influence:
         return _total(collected)
 
     def curvature(self, weights: Sequence[float], context: Context = None) -> float:
-        """A bound of ‖∂v/∂z_j‖² with row r weighted by μ_r: the Lipschitz constant of what the rows pull with."""
+        """A bound of ‖∂v/∂z_j‖² with row r weighted by μ_r: the Lipschitz constant of the gradient in z_j."""
         single = len(self.rows) == len(self.states) == len(self.reads[0]) == 1
         if single and (self.source[0] is None or self.source[0].is_orthogonal):
             return weights[self.rows[0]] * self.reads[0][0][1].norm_bound(context) ** 2
@@ -84,31 +84,31 @@ class Influence:
 
 @dataclass(frozen=True, eq=False)
 class _Stacked(LinearOperator):
-    """All rows of an influence on top of each other, flattened and scaled, so that its norm can be bounded."""
+    """All rows of a Jacobian on top of each other, flattened and scaled, so that its norm can be bounded."""
 
-    influence: Influence
+    jacobian: Jacobian
     scales: tuple[float, ...]
 
     @property
     def in_shape(self) -> Shape:
-        source = self.influence.source[0]
-        return self.influence.reads[0][0][1].in_shape if source is None else source.in_shape
+        source = self.jacobian.source[0]
+        return self.jacobian.reads[0][0][1].in_shape if source is None else source.in_shape
 
     @property
     def out_shape(self) -> Shape:
-        return (sum(math.prod(row[0][1].out_shape) for row in self.influence.reads),)
+        return (sum(math.prod(row[0][1].out_shape) for row in self.jacobian.reads),)
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
-        parts = self.influence.forward(x, context)
+        parts = self.jacobian.forward(x, context)
         return torch.cat([scale * part.flatten(1) for scale, part in zip(self.scales, parts, strict=True)], 1)
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        shapes = [row[0][1].out_shape for row in self.influence.reads]
+        shapes = [row[0][1].out_shape for row in self.jacobian.reads]
         parts = y.split([math.prod(shape) for shape in shapes], 1)
         scaled = [
             scale * part.reshape(-1, *shape) for scale, part, shape in zip(self.scales, parts, shapes, strict=True)
         ]
-        return self.influence.adjoint(scaled, context)
+        return self.jacobian.adjoint(scaled, context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +122,12 @@ class Layers:
     Arguments:
         form: K, d, M, V, W, b and σ.
         activations: σ_1 … σ_n.
-        influences: of x, z_1, …, z_{n−1}.
+        jacobians: of x, z_1, …, z_{n−1}.
     """
 
     form: UnifiedForm
     activations: tuple[ProximalActivation, ...]
-    influences: tuple[Influence, ...]
+    jacobians: tuple[Jacobian, ...]
 
     @classmethod
     def of(cls, network: Network) -> Layers:
@@ -136,7 +136,7 @@ class Layers:
         if not ends_in_activation(form):
             activations = (*activations, Identity())
         count = len(activations)
-        return cls(form, activations, tuple(_influence(form, count, j) for j in range(count)))
+        return cls(form, activations, tuple(_jacobian(form, count, j) for j in range(count)))
 
     @property
     def count(self) -> int:
@@ -182,12 +182,12 @@ class Layers:
         self, j: int, u: list[Tensor], v: list[Tensor], z: Sequence[Tensor], context: Context = None
     ) -> list[Tensor]:
         """Bring the states and pre-activations that variable j reaches up to date; returns the changes of those v."""
-        influence = self.influences[j]
-        for k in influence.states:
+        jacobian = self.jacobians[j]
+        for k in jacobian.states:
             if k > 0:
                 u[k] = self.form.couple(k - 1, u[:k], z, context)
         changes = []
-        for r in influence.rows:
+        for r in jacobian.rows:
             new = self.pre_activation(r, u, context)
             changes.append(new - v[r])
             v[r] = new
@@ -204,7 +204,7 @@ def ends_in_activation(form: UnifiedForm) -> bool:
     return only and [k for k, _ in blocks] == [form.depth] and blocks[0][1].is_orthogonal
 
 
-def _influence(form: UnifiedForm, count: int, j: int) -> Influence:
+def _jacobian(form: UnifiedForm, count: int, j: int) -> Jacobian:
     """Follow variable j through M u = V z and into the rows of W (and K)."""
     states: list[int] = []
     source: list[LinearOperator | None] = []
@@ -225,7 +225,7 @@ def _influence(form: UnifiedForm, count: int, j: int) -> Influence:
         if used:
             rows.append(r)
             reads.append(used)
-    return Influence(tuple(rows), tuple(states), tuple(source), tuple(coupling), tuple(reads))
+    return Jacobian(tuple(rows), tuple(states), tuple(source), tuple(coupling), tuple(reads))
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

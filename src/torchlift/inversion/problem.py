@@ -49,8 +49,8 @@ class InversionProblem:
         anchor: λ ≥ 0.
         guess: x₀ (B, *in_shape).
         context: per-sample context of the network's operators.
-        curvatures: of x, z_1, …: Lipschitz constants of the gradient of what each variable's rows pull with; none
-            for algorithms that need none.
+        curvatures: of x, z_1, …: Lipschitz constants of the layers' gradient in each variable; none for algorithms that
+            need none.
         dual_norm: a bound of Σ ‖A_i‖².
         loss: L.
         network: (inputs, context) ↦ N; by default the forward pass of the layers.
@@ -123,19 +123,19 @@ class InversionProblem:
             total = total + 0.5 * self.anchor * square_sum(x - self.guess)
         return total
 
-    def pull(self, j: int, z: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
+    def vjp(self, j: int, z: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
         """The gradient in variable j (x for 0) of the layers it feeds: Σ_r (∂v_r/∂z_j)ᵀ μ_r (σ_r(v_r) − z_r).
 
         Arguments:
-            v: the pre-activations of the rows of influence j, in their order.
+            v: the pre-activations of the rows of Jacobian j, in their order.
         """
-        influence = self.chain.influences[j]
+        jacobian = self.chain.jacobians[j]
         residuals = []
-        for r, pre in zip(influence.rows, v, strict=True):
+        for r, pre in zip(jacobian.rows, v, strict=True):
             clamped = z[r] if r < len(z) else self.target
             residual = self.chain.activations[r](pre) - clamped
             residuals.append(residual if self.mu[r] == 1 else self.mu[r] * residual)
-        return influence.adjoint(residuals, self.context)
+        return jacobian.adjoint(residuals, self.context)
 
     def input_curvature(self) -> float:
         """The Lipschitz constant of the smooth part in x, the anchor included."""

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from torchlift.core.solution import Record, Result
 from torchlift.core.tensors import Point
+from torchlift.core.trees import map_leaves
 from torchlift.inversion.exact import Certified, Exact
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion
 from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.state import InversionState, Status, choose, map_tensors, select
+from torchlift.inversion.state import InversionState, Status, choose, select
 from torchlift.solvers import PDHG, Stopping, solve
 from torchlift.solvers.pdhg import PDHGState
 
@@ -95,7 +96,7 @@ class _Rounds:
             callback = self._callback(float(rest), len(index))
             solution = solve(problem, self.solver, state=state, stopping=stopping, callback=callback)
             state, result = solution.state, solution.result
-            whole = map_tensors(lambda a, b, where=index: a.index_copy(0, where, b), whole, state)
+            whole = map_leaves(lambda _, a, b, where=index: a.index_copy(0, where, b), whole, state)
             if result is not Result.STOPPED or self.stopped:
                 break
             keep = state.watch.running.nonzero().flatten()

@@ -49,12 +49,12 @@ class Simultaneous(InversionSolver):
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         layers, old, z = problem.chain, state.v, state.z
-        rows = [[old[r] for r in influence.rows] for influence in layers.influences]
-        pulls = [problem.pull(j, z, rows[j]) for j in range(layers.count)]
+        rows = [[old[r] for r in jacobian.rows] for jacobian in layers.jacobians]
+        gradients = [problem.vjp(j, z, rows[j]) for j in range(layers.count)]
         taus = [self.scale / (curvature or 1.0) for curvature in problem.curvatures]
         hidden = range(1, layers.count)
-        new = tuple(auxiliary_step(problem, j, z[j - 1], old[j - 1], pulls[j], taus[j]) for j in hidden)
-        gradient = pulls[0]
+        new = tuple(auxiliary_step(problem, j, z[j - 1], old[j - 1], gradients[j], taus[j]) for j in hidden)
+        gradient = gradients[0]
         if problem.anchor:
             gradient = gradient + problem.anchor * (state.x - problem.guess)
         curvature = problem.input_curvature() or 1.0

@@ -242,8 +242,8 @@ def input_step(
         tau, sigma: τ, σ; numbers, or one per image (B,).
     """
     split, weight, x, duals = problem.split, problem.weight, state.x, state.duals
-    pull = gradient + split.back(duals, x) if duals else gradient
-    new = split.prox(x - along(tau, x) * pull, tau * weight)
+    gradient = gradient + split.back(duals, x) if duals else gradient
+    new = split.prox(x - along(tau, x) * gradient, tau * weight)
     after = split.products(new)
     new_duals = []
     for term, p, ax, before in zip(split.terms, duals, after, state.products, strict=True):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchlift.core.tensors import Point
+from torchlift.core.trees import map_leaves
 from torchlift.inversion.layers import Tensors
 from torchlift.solvers import State
 
@@ -130,31 +129,12 @@ class InversionState(State):
         return self.point["dual"]
 
 
-def map_tensors(function: Callable[..., Tensor], first: T, *others: T) -> T:
-    """A record like `first` with every tensor replaced by function(tensor, the others' tensors)."""
-    return _mapped(function, (first, *others))
-
-
-def _mapped(function: Callable[..., Tensor], nodes: tuple[Any, ...]) -> Any:
-    first = nodes[0]
-    if isinstance(first, Tensor):
-        return function(*nodes)
-    if isinstance(first, Point):
-        return first.like(_mapped(function, tuple(node.tensors for node in nodes)))
-    if isinstance(first, tuple):
-        return tuple(_mapped(function, items) for items in zip(*nodes, strict=True))
-    if is_dataclass(first) and not isinstance(first, type):
-        names = [field.name for field in fields(first)]
-        return replace(first, **{name: _mapped(function, tuple(getattr(n, name) for n in nodes)) for name in names})
-    return first
-
-
 def choose(mask: Tensor, yes: T, no: T) -> T:
     """The images of `yes` where the mask (B,) is true, else those of `no`; numbers come from `yes`."""
     rows = mask.nonzero()[:, 0]  # copying some rows takes a third of the time of comparing all
-    return map_tensors(lambda a, b: a if a is b else b.index_copy(0, rows, a[rows]), yes, no)
+    return map_leaves(lambda _, a, b: a if a is b else b.index_copy(0, rows, a[rows]), yes, no)
 
 
 def select(state: T, index: Tensor) -> T:
     """Some images only."""
-    return map_tensors(lambda tensor: tensor[index], state)
+    return map_leaves(lambda _, tensor: tensor[index], state)

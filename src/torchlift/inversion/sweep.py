@@ -72,7 +72,7 @@ class Sweep(InversionSolver):
             invalid_value("Sweep scale", "a number in (0, 2)", self.scale, "Steps of 2/L and more diverge.")
 
     def remember(self, problem: InversionProblem, state: InversionState) -> Momentum:
-        still = tuple(tuple(torch.zeros_like(state.v[r]) for r in each.rows) for each in problem.chain.influences)
+        still = tuple(tuple(torch.zeros_like(state.v[r]) for r in each.rows) for each in problem.chain.jacobians)
         ones = state.x.new_ones(state.x.shape[0])
         return Momentum(ones, torch.zeros_like(state.x), tuple(map(torch.zeros_like, state.z)), still)
 
@@ -84,18 +84,18 @@ class Sweep(InversionSolver):
         t = next_momentum(memory.t) if self.momentum else memory.t
         beta = (memory.t - 1) / t
         u, v, z = list(state.u), list(state.v), list(state.z)
-        moved: list[Sequence[Tensor]] = [() for _ in layers.influences]
+        moved: list[Sequence[Tensor]] = [() for _ in layers.jacobians]
         steps: dict[int, tuple[Tensor, float]] = {}
         for j in range(layers.count - 1, 0, -1):
-            pre = _extrapolated([v[r] for r in layers.influences[j].rows], memory.v[j], beta)
+            pre = _extrapolated([v[r] for r in layers.jacobians[j].rows], memory.v[j], beta)
             (at,) = _extrapolated([z[j - 1]], [memory.z[j - 1]], beta)
             steps[j] = (at, 1 / (problem.curvatures[j] or 1.0))
-            z[j - 1] = auxiliary_step(problem, j, at, v[j - 1], problem.pull(j, z, pre), steps[j][1])
+            z[j - 1] = auxiliary_step(problem, j, at, v[j - 1], problem.vjp(j, z, pre), steps[j][1])
             moved[j] = layers.update(j, u, v, z, context)
 
-        pre = _extrapolated([v[r] for r in layers.influences[0].rows], memory.v[0], beta)
+        pre = _extrapolated([v[r] for r in layers.jacobians[0].rows], memory.v[0], beta)
         (at,) = _extrapolated([state.x], [memory.x], beta)
-        gradient = problem.pull(0, z, pre)
+        gradient = problem.vjp(0, z, pre)
         if problem.anchor:
             gradient = gradient + problem.anchor * (at - problem.guess)
         tau = self.scale / (problem.input_curvature() or 1.0)

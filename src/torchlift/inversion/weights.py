@@ -52,7 +52,8 @@ class WeightRule(ABC):
     """A way to choose ρ in [low, high].
 
     Arguments:
-        low, high: the range to search, 0 < low < high.
+        low, high: the range to search, 0 < low < high; by default ς²/100 to 100ς², and 1e-4 to 1 where the noise level
+            ς is not known.
         steps: steps of every trial inversion; each one starts from the last.
         per_image: choose a weight for every image instead of one for the batch.
     """
@@ -60,24 +61,33 @@ class WeightRule(ABC):
     name: ClassVar[str]
     needs_noise: ClassVar[bool] = True
 
-    low: float = 1e-4
-    high: float = 1.0
+    low: float | None = None
+    high: float | None = None
     steps: int = 60
     per_image: bool = False
 
     def __post_init__(self) -> None:
         check_size(f"{type(self).__name__} steps", self.steps)
-        if not 0 < check_positive(f"{type(self).__name__} low", self.low) < check_positive("high", self.high):
+        for name in ("low", "high"):
+            if getattr(self, name) is not None:
+                check_positive(f"{type(self).__name__} {name}", getattr(self, name))
+        if self.low is not None and self.high is not None and not self.low < self.high:
             invalid_value(type(self).__name__, "0 < low < high", f"low={self.low}, high={self.high}")
 
     @abstractmethod
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
         """The weights (B,), and how they were found."""
 
-    def grid(self, count: int) -> list[float]:
+    def bounds(self, trial: Trial) -> tuple[float, float]:
+        """low and high, where one is not given far enough from the other."""
+        scale = 0.01 if trial.noise_level is None else trial.noise_level**2
+        low = min(scale / 100, (self.high or math.inf) / 1e4) if self.low is None else self.low
+        return low, max(100 * scale, 1e4 * low) if self.high is None else self.high
+
+    def grid(self, trial: Trial, count: int) -> list[float]:
         """Weights from high to low, evenly spaced in their logarithm: solutions change slowly along it."""
-        ratio = (self.low / self.high) ** (1 / (count - 1))
-        return [self.high * ratio**k for k in range(count)]
+        low, high = self.bounds(trial)
+        return [high * (low / high) ** (k / (count - 1)) for k in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +97,11 @@ class Sure(WeightRule):
         ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y)),   div ≈ ⟨b, N(x̂(y + εb)) − N(x̂(y))⟩/ε, b = ±1
 
     estimates ‖N(x̂) − N(x)‖² without knowing x, for Gaussian noise of standard
-    deviation ς. The least value on a grid is looked for more closely and refined by
-    a parabola.
+    deviation ς. The search goes downhill from 2ς² in factors of 2, for weights of
+    single images over a grid; a parabola refines the least value.
 
     Arguments:
-        count: weights on the grid.
+        count: weights on the grid, and at most so many steps downhill.
         probe: ε/ς.
         seed: of b, which must not be that of the noise: the two must be independent.
 
@@ -112,26 +122,49 @@ class Sure(WeightRule):
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
         coins = torch.randint(0, 2, trial.y.shape, generator=torch.Generator().manual_seed(self.seed))
         b = (2 * coins - 1).to(trial.y)
+        weight, risk = self._over_a_grid(trial, b) if self.per_image else self._downhill(trial, b)
+        order = weight.argsort(0)
+        weight, risk = weight.gather(0, order), risk.gather(0, order)
+        return trial.same(_vertex(weight.log(), risk).exp()), WeightTrace(self.name, "SURE", weight, risk)
+
+    def _downhill(self, trial: Trial, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights for all images and their risks, with the least between two others unless it is at an end: (K, 1)."""
+        low, high = self.bounds(trial)
+        first = min(max(2 * _noise(trial) ** 2, low), high)
+        risk, pair = self._risk(trial, b, trial.same(first), (trial.start, trial.start))
+        risks, best = {first: float(risk[0])}, pair
+        for ratio in (2.0, 0.5):
+            weight, pair = min(risks, key=lambda each: risks[each]), best
+            for _ in range(self.count):
+                weight *= ratio
+                if not low <= weight <= high:
+                    break
+                risk, pair = self._risk(trial, b, trial.same(weight), pair)
+                risks[weight] = float(risk[0])
+                if risks[weight] > min(risks.values()):
+                    break
+                best = pair
+            if len(risks) > 2:
+                break  # downhill was this way
+        return trial.y.new_tensor([*risks])[:, None], trial.y.new_tensor([*risks.values()])[:, None]
+
+    def _over_a_grid(self, trial: Trial, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and risks of every image: (K, B)."""
         weights, risks = [], []
         pair = (trial.start, trial.start)
-        for weight in self.grid(self.count):
+        grid = self.grid(trial, self.count)
+        for weight in grid:
             weights.append(trial.same(weight))
             risk, pair = self._risk(trial, b, weights[-1], pair)
             risks.append(risk)
         # the grid is coarse, and the risk no parabola on it: look at thirds of a step around its least value
-        ratio = (self.high / self.low) ** (1 / (3 * (self.count - 1)))
+        ratio = (grid[0] / grid[1]) ** (1 / 3)
         centre = torch.stack(weights)[torch.stack(risks).argmin(0).clamp(1, self.count - 2), 0]
         for power in (2, 1, -1, -2):
             weights.append(trial.same(centre * ratio**power))
             risk, pair = self._risk(trial, b, weights[-1], pair)
             risks.append(risk)
-        weight, risk = torch.stack(weights), torch.stack(risks)
-        if not self.per_image:
-            weight, risk = weight[:, :1], risk[:, :1]
-        order = weight.argsort(0)
-        weight, risk = weight.gather(0, order), risk.gather(0, order)
-        chosen = trial.same(_vertex(weight.log(), risk).exp())
-        return chosen, WeightTrace(self.name, "SURE", weight, risk)
+        return torch.stack(weights), torch.stack(risks)
 
     def _risk(
         self, trial: Trial, b: Tensor, weight: Tensor, start: tuple[Tensor, Tensor]
@@ -175,7 +208,7 @@ class Discrepancy(WeightRule):
 
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
         target = self.factor * _noise(trial) * math.sqrt(trial.y[0].numel())
-        low, high, x = trial.same(self.low), trial.same(self.high), trial.start
+        (low, high), x = (trial.same(bound) for bound in self.bounds(trial)), trial.start
         weights, ratios = [], []
         for _ in range(self.count):
             weight = (low * high).sqrt()
@@ -213,7 +246,7 @@ class LCurve(WeightRule):
         check_size("LCurve count", self.count, minimum=5)
 
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
-        weights, x, residuals, priors = self.grid(self.count), trial.start, [], []
+        weights, x, residuals, priors = self.grid(trial, self.count), trial.start, [], []
         for weight in weights:
             found = trial.invert(trial.same(weight), x, self.steps)
             x = found.x
@@ -234,7 +267,7 @@ RULES: dict[str, type[WeightRule]] = {rule.name: rule for rule in (Sure, Discrep
 
 
 def _noise(trial: Trial) -> float:
-    assert trial.noise_level is not None  # the door checks it
+    assert trial.noise_level is not None  # validation checks it
     return trial.noise_level
 
 

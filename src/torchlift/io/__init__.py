@@ -1,6 +1,7 @@
 """Runs and models on disk: whole or not at all, verified when read, never unpickled."""
 
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
+from torchlift.io.denoisers import load_denoiser
 from torchlift.io.models import load_model, save_model
 from torchlift.io.pair import load_tensors, save_tensors
 from torchlift.io.shards import LocalShard, ShardedTensor, write_index, write_shard
@@ -12,6 +13,7 @@ __all__ = [
     "LocalShard",
     "ShardedTensor",
     "Stored",
+    "load_denoiser",
     "load_model",
     "load_tensors",
     "save_model",

@@ -1,17 +1,20 @@
-"""The paper's inverse problems: degraded digits and the 7 × 784 soft-threshold network."""
+"""The paper's inverse problems: degraded digits and the 7 × 784 soft-threshold network, or both at half resolution."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from torchlift.data import TASKS, load_digits, psnr
 from torchlift.networks import MLP
 from torchlift.prox import SoftThreshold
 
-SIDE, PIXELS = 28, 784
+#: Pixels in a row of an image.
+SIDE = 28
 
 #: Hidden layers. The paper counts seven layers without saying whether the affine output is one of them.
 LAYERS = 7
@@ -33,22 +36,34 @@ class Images:
     validation_x: Tensor
 
     @property
+    def side(self) -> int:
+        """Pixels in a row."""
+        return math.isqrt(self.x.shape[1])
+
+    @property
     def degraded(self) -> Tensor:
         """PSNR of each degraded validation image."""
         return psnr(self.validation_y, self.validation_x)
 
 
-def load_images(task: str, training: int, validation: int, seed: int) -> Images:
-    """The first bundled digits of each split, degraded as the paper does."""
+def load_images(
+    task: str, training: int, validation: int, seed: int, side: int = SIDE, device: torch.device | str = "cpu"
+) -> Images:
+    """The first bundled digits of each split, degraded as the paper does; the same on every device."""
     tensors = []
     for split, count, draw in (("train", training, seed), ("validation", validation, seed + 1)):
-        x = load_digits(split).images[:count]
+        x = shrunk(load_digits(split).images[:count], side)
         y = TASKS[task].degrade(x, torch.Generator().manual_seed(draw)).y
-        tensors += [y.flatten(1), x.flatten(1)]
+        tensors += [y.flatten(1).to(device), x.flatten(1).to(device)]
     return Images(*tensors)
 
 
-def build(threshold: float, seed: int, layers: int = LAYERS) -> MLP:
-    """The network as torch starts it: weights and biases uniform in ±1/√784 = ±0.036."""
+def shrunk(images: Tensor, side: int) -> Tensor:
+    """Means over squares of pixels, so that `side` of them are left in a row."""
+    return avg_pool2d(images, SIDE // side)
+
+
+def build(threshold: float, seed: int, layers: int = LAYERS, side: int = SIDE) -> MLP:
+    """The network as torch starts it, as wide as the images: weights and biases uniform in ±1/√784 = ±0.036."""
     generator = torch.Generator().manual_seed(seed)
-    return MLP([PIXELS] * (layers + 2), SoftThreshold(threshold), generator=generator)
+    return MLP([side**2] * (layers + 2), SoftThreshold(threshold), generator=generator)

@@ -11,13 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
+from torchlift.core.errors import DataError, message
 from torchlift.core.solution import StepFailure
 from torchlift.io import Checkpoints
 from torchlift.report.records import Series
 from torchlift.training import TrainStep
 
 Row = dict[str, Any]
-"""What was measured after a step: "step", "seconds" spent on steps so far, and whatever the experiment measures."""
+"""What was measured after a step: "step", "seconds" and "processor" seconds spent on steps so far, and whatever the
+experiment measures. Processor seconds mean something on a machine that others use too."""
 
 #: Seconds between checkpoints.
 CHECKPOINT = 60.0
@@ -65,29 +67,40 @@ def follow(
     """
     checkpoints = None if folder is None else Checkpoints(folder, keep=1, kind="trajectory")
     rows: list[Row] = []
-    seconds, failure = 0.0, ""
+    seconds, processor, failure = 0.0, 0.0, ""
     if checkpoints is not None and checkpoints.steps():
         saved_run = checkpoints.load()
         method.load_state_dict((dict(saved_run.tensors), saved_run.record["numbers"]))
-        rows, seconds = list(saved_run.record["rows"]), float(saved_run.record["seconds"])
+        rows = list(saved_run.record["rows"])
+        if steps is not None and method.count > steps:
+            hint = f"Ask for at least {method.count} steps, or work in another folder."
+            raise DataError(message(str(folder), f"a training of at most {steps} steps", method.count, hint))
+        seconds, processor = (float(saved_run.record[name]) for name in ("seconds", "processor"))
     else:
-        rows.append({"step": 0, "seconds": 0.0, **measure()})
+        rows.append({"step": 0, "seconds": 0.0, "processor": 0.0, **measure()})
     saved = time.monotonic()
+
+    def save(checkpoints: Checkpoints) -> None:
+        tensors, numbers = method.state_dict()
+        record = {"numbers": numbers, "rows": rows, "seconds": seconds, "processor": processor}
+        checkpoints.save(method.count, tensors, record)
+
     while (steps is None or method.count < steps) and seconds < time_limit:
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), time.process_time()
         try:
             method.step()
         except StepFailure as stop:
             failure = f"step {method.count + 1}: {stop.detail}"
             break
-        seconds += time.perf_counter() - begin
+        seconds, processor = seconds + time.perf_counter() - begin, processor + time.process_time() - busy
         if method.count % every == 0 or method.count == steps or seconds >= time_limit:
             with method.evaluating():
-                rows.append({"step": method.count, "seconds": seconds, **measure()})
+                rows.append({"step": method.count, "seconds": seconds, "processor": processor, **measure()})
         if checkpoints is not None and time.monotonic() - saved >= between:
-            tensors, numbers = method.state_dict()
-            checkpoints.save(method.count, tensors, {"numbers": numbers, "rows": rows, "seconds": seconds})
+            save(checkpoints)
             saved = time.monotonic()
+    if checkpoints is not None and not failure and method.count not in checkpoints.steps():
+        save(checkpoints)  # more steps may be asked for later
     method.publish()
     return Trajectory(rows, failure)
 

@@ -7,6 +7,7 @@ from torchlift.networks.feedforward import MLP, Perceptron, ResNet
 from torchlift.networks.form import ForwardStates, FusedRow, UnifiedForm, assemble
 from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.lifting import lift
+from torchlift.networks.linear import Linear
 from torchlift.networks.lista import LISTA
 from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
 from torchlift.networks.primal_dual import PrimalDual
@@ -28,6 +29,7 @@ __all__ = [
     "ForwardStates",
     "FusedRow",
     "GraphNetwork",
+    "Linear",
     "Network",
     "Perceptron",
     "PrimalDual",

@@ -203,35 +203,32 @@ class Chain(Network):
             for k, (operator, bias) in enumerate(pairs)
         )
 
+    @torch.no_grad()
     def load(self, sequential: nn.Sequential) -> None:
         """Copy in the weights of the `nn.Sequential` that this chain was read from, or of one like it.
 
         Batch norms are refused: a chain holds them folded into other weights.
         """
-        sources = list(_own_parameters(sequential))
-        slots = list(self._slots())
-        shapes = [tuple(source.shape) for source in sources]
-        expected = [tuple(shape) for _, _, _, shape in slots]
-        if shapes != expected:
-            invalid_value("Chain.load", f"parameters of shapes {expected}", shapes, "Lift the module anew.")
-        stacked = {name: parameter.detach() for name, parameter in self.named_parameters()}
-        for source, (_, name, index, _) in zip(sources, slots, strict=True):
-            slot = _entry(stacked[name], index)
-            slot.copy_(source.detach().reshape(slot.shape))
+        for theirs, own in self._pairs("Chain.load", sequential):
+            own.copy_(theirs.reshape(own.shape))
 
     @torch.no_grad()
     def load_back(self, module: nn.Module) -> None:
         """Write the weights into the `nn.Sequential` that this chain was read from, or one like it.
 
-        Batch norms are refused: a chain holds them folded into other weights. `lift(module, share=True)` keeps them.
+        Batch norms are refused, as in `load`. `lift(module, share=True)` keeps them.
         """
-        targets, slots = list(_own_parameters(module)), list(self._slots())
-        shapes = [tuple(target.shape) for target in targets]
-        expected = [tuple(shape) for _, _, _, shape in slots]
+        for theirs, own in self._pairs("load_back module", module):
+            theirs.copy_(own.reshape(theirs.shape))
+
+    def _pairs(self, where: str, module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """(parameter of the module, its place in a stacked parameter) for all of them."""
+        parameters, slots = list(_own_parameters(module)), list(self._slots())
+        shapes, expected = [tuple(p.shape) for p in parameters], [tuple(shape) for *_, shape in slots]
         if shapes != expected:
-            invalid_value("load_back module", f"parameters of shapes {expected}", shapes)
-        for target, (_, name, index, shape) in zip(targets, slots, strict=True):
-            target.copy_(_entry(self.get_parameter(name), index).reshape(shape))
+            invalid_value(where, f"parameters of shapes {expected}", shapes, "Lift the module anew.")
+        places = [_entry(self.get_parameter(name).detach(), index) for _, name, index, _ in slots]
+        return list(zip(parameters, places, strict=True))
 
     def __repr__(self) -> str:
         """The modules as torch shows them, under the name of the architecture."""

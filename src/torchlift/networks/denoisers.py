@@ -70,6 +70,34 @@ class Denoiser(Network):
     @abstractmethod
     def operators(self) -> UnifiedForm: ...
 
+    def forward(self, y: Tensor, context: Context = None) -> Tensor:
+        """N(y) for images (B, C, H, W) of any size."""
+        if y.ndim == 4 and tuple(y.shape[1:]) != self.in_shape:
+            return self.for_images((y.shape[1], y.shape[2], y.shape[3])).states(y, context).output
+        return super().forward(y, context)
+
+    def prox(self, x: Tensor, step: Tensor) -> Tensor:
+        """N(x) with all thresholds λ multiplied by a number for each image, so that N is a prior of `PlugAndPlay`.
+
+        Step 1 is the network itself. Without a constraint step s is s·N(x/s): a network that was trained for noise
+        of standard deviation σ then removes noise of standard deviation sσ.
+
+        Arguments:
+            x: (B, C, H, W).
+            step: ≥ 0, (B, 1, 1, 1).
+        """
+        steps = step.flatten().expand(len(x))
+        result = x.clone()
+        for value in steps[steps > 0].unique():
+            result[steps == value] = self._with_thresholds(value)(x[steps == value])
+        return result
+
+    def _with_thresholds(self: D, factor: Tensor) -> D:
+        twin, threshold = copy.copy(self), copy.copy(self.threshold)
+        threshold._parameters = {"log": self.threshold.log + factor.log()}  # type: ignore[dict-item]
+        twin._modules = {**self._modules, "threshold": threshold}
+        return twin
+
     def for_images(self: D, shape: tuple[int, int, int]) -> D:
         """The same network, sharing its parameters, for images of another size."""
         where = f"{type(self).__name__}.for_images"

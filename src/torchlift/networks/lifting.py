@@ -51,7 +51,7 @@ def lift(
     Arguments:
         module: a map from one tensor (B, …) to another.
         example_inputs: a batch of inputs, or the shape of one input, such as (1, 28, 28); may be left out when the
-            first module of an `nn.Sequential` is `nn.Linear`.
+            first layer is `nn.Linear`.
         input_shape: the shape by name.
         share: whether the network trains the parameters of `module` itself instead of copies.
 
@@ -72,15 +72,15 @@ def lift(
 
 def _read(module: nn.Module, example: Tensor | None, shape: Shape | None, share: bool) -> Network:
     if not isinstance(module, nn.Sequential):
-        return GraphNetwork(module, _known_shape(module, shape), share=share, like=example)
+        return GraphNetwork(module, _shape(module, shape), share=share, like=example)
     if share:
-        return GraphNetwork(module, _known_shape(module, shape), share=True, like=example)
+        return GraphNetwork(module, _shape(module, shape), share=True, like=example)
     try:
         return Chain(module, shape)
     except (NotRepresentableError, NotProximalError) as error:
         refused = error
     try:
-        return GraphNetwork(module, _known_shape(module, shape), like=example)
+        return GraphNetwork(module, _shape(module, shape), like=example)
     except NotRepresentableError as error:
         if "cannot be recorded" in str(error) and "forward" not in str(refused):
             raise refused from None
@@ -103,14 +103,32 @@ def _example(given: Any, input_shape: Any) -> tuple[Tensor | None, Shape | None]
     return None, None if chosen is None else check_shape("input_shape", chosen)
 
 
-def _known_shape(module: nn.Module, shape: Shape | None) -> Shape:
-    if shape is not None:
-        return shape
-    first = next((part for part in module.modules() if not list(part.children())), module)
-    if isinstance(module, nn.Sequential | nn.Linear) and isinstance(first, nn.Linear):
-        return (first.in_features,)
-    hint = "Try lift(module, example_inputs) or lift(module, input_shape=(channels, height, width))."
-    invalid_value("lift", f"an example, because {type(first).__name__} does not tell the shape", "nothing", hint)
+def first_layer(module: nn.Module) -> nn.Module:
+    """The first module inside that has a say in the shape of inputs: one with parameters, or a flattening."""
+    leaves = [part for part in module.modules() if not list(part.children())]
+    return next((part for part in leaves if isinstance(part, nn.Flatten) or [*part.parameters()]), module)
+
+
+def known_shape(module: nn.Module) -> Shape | None:
+    """The shape of one input where the first layer tells it, as `nn.Linear` does."""
+    first = first_layer(module)
+    return (first.in_features,) if isinstance(first, nn.Linear) else None
+
+
+def shape_example(module: nn.Module) -> str:
+    """What to write for the shape of one input that the first layer does not tell."""
+    first = first_layer(module)
+    sizes = {nn.Conv1d: "length", nn.Conv3d: "depth, height, width"}.get(type(first), "height, width")
+    return f"({getattr(first, 'in_channels', 'channels')}, {sizes})"
+
+
+def _shape(module: nn.Module, shape: Shape | None) -> Shape:
+    shape = known_shape(module) if shape is None else shape
+    if shape is None:
+        hint = f"Try lift(module, example_inputs) or lift(module, input_shape={shape_example(module)})."
+        first = type(first_layer(module)).__name__
+        invalid_value("lift", f"an example, because {first} does not tell the shape", "nothing", hint)
+    return shape
 
 
 def _filled(network: Network, example: Tensor | None) -> Tensor:

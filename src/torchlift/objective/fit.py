@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from torchlift.core.cholesky import cholesky
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.solvers.momentum import next_momentum
 
@@ -136,9 +137,8 @@ def definite_factor(gram: Tensor, strength: float = 0.0) -> Tensor:
     diagonal = gram.diagonal(dim1=1, dim2=2)
     scale = diagonal.mean(1, keepdim=True).clamp_min(torch.finfo(gram.dtype).tiny)
     for power in range(8):
-        ridge = strength + scale * torch.finfo(gram.dtype).eps * 10.0 ** (2 * power)
-        factor, info = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge.expand_as(diagonal)))
-        if not bool(info.any()):
+        factor = cholesky(gram, strength + scale * torch.finfo(gram.dtype).eps * 10.0 ** (2 * power))
+        if factor is not None:
             return factor
     return torch.linalg.cholesky(gram + torch.diag_embed(scale.expand_as(diagonal)))
 

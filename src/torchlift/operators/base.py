@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_batch, check_number, check_shape, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators import norms, tree
+from torchlift.core.trees import leaves, map_leaves
+from torchlift.operators import norms
 from torchlift.operators.context import Context, context_tensor
 
 __all__ = ["Adjoint", "Compose", "Context", "LinearOperator", "Scaled", "Sum", "context_tensor"]
@@ -103,11 +104,11 @@ class LinearOperator(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor this operator holds, by dotted path: {"weight": …, "operator.kernel": …}."""
-        return tree.leaves(self)
+        return {path: leaf for path, leaf in leaves(self).items() if isinstance(leaf, Tensor)}
 
     def map_tensors(self, function: Callable[[str, Tensor], Tensor]) -> LinearOperator:
         """The same operator with every held tensor t replaced by function(path, t) of the same shape."""
-        return tree.replace_leaves(self, function)
+        return map_leaves(function, self)
 
     def symbol(self) -> str:
         """A short name for pictures of block operators."""

@@ -17,7 +17,9 @@ from torchlift.parallel.agreement import (
 from torchlift.parallel.batches import ShardedBatches, shard_batches
 from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
 from torchlift.parallel.launch import process_group, restarted
+from torchlift.parallel.mail import LateSum, Mail, MeshMail
 from torchlift.parallel.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
+from torchlift.parallel.partition import ModuleRange, cut_sequential
 from torchlift.parallel.problem import ShardedProblem, ShardedTrainingBatches, training_batches, training_problem
 from torchlift.parallel.shard import MeshShard, MeshSharing, split_evenly
 from torchlift.parallel.sharded_tensors import load_sharded
@@ -25,11 +27,15 @@ from torchlift.parallel.stage import LayerStage, stage_of
 
 __all__ = [
     "AXES",
+    "LateSum",
     "LayerStage",
+    "Mail",
     "Mesh",
     "MeshError",
+    "MeshMail",
     "MeshShard",
     "MeshSharing",
+    "ModuleRange",
     "ShardedBatches",
     "ShardedCheckpoints",
     "ShardedProblem",
@@ -39,6 +45,7 @@ __all__ = [
     "as_mesh",
     "begin_alike",
     "check_agreement",
+    "cut_sequential",
     "load_sharded",
     "of_first",
     "on_all",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -77,7 +78,57 @@ def partition(network: Network, processes: int) -> list[LayerRange]:
     return stages
 
 
-def describe(stages: Sequence[LayerRange]) -> str:
+@dataclass(frozen=True)
+class ModuleRange:
+    """Modules `first`, …, `stop` − 1 of an `nn.Sequential`: one stage of a pipeline.
+
+    Arguments:
+        modules: (first, stop).
+        in_shape, out_shape: of one sample.
+        share: of the multiplications of the whole network.
+    """
+
+    modules: tuple[int, int]
+    in_shape: Shape
+    out_shape: Shape
+    share: float
+
+    def __str__(self) -> str:
+        first, stop = self.modules
+        return f"module {first}" if stop == first + 1 else f"modules {first} to {stop - 1}"
+
+
+def cut_sequential(plain: nn.Sequential, example: Tensor, stages: int) -> list[ModuleRange]:
+    """An `nn.Sequential` cut before modules with weights into stages whose largest cost is as small as can be.
+
+    Arguments:
+        plain: the whole network; every module hands one tensor on.
+        example: inputs, of which the shape counts.
+        stages: their number.
+    """
+    modules, shape = [copy.deepcopy(module).to("meta") for module in plain], tuple(example.shape[1:])
+    starts = [k for k, module in enumerate(modules) if next(module.parameters(), None) is not None]
+    cuts = [0, *starts[1:], len(modules)]
+    units: list[Unit] = []
+    for first, stop in pairwise(cuts):
+        units.append(Unit(first, stop, 0, shape, _cost(modules[first:stop], shape, 3 if first else 2)))
+        with torch.no_grad():
+            out = nn.Sequential(*modules[first:stop]).eval()(torch.empty(2, *shape, device="meta"))
+        shape = tuple(out.shape[1:])
+    if len(units) < stages:
+        hint = f"Use at most layers={len(units)}, and the axis data for the other processes."
+        invalid_value("mesh axis layers", f"at most {len(units)} stages of this network", stages, hint)
+    _refuse_shared(list(plain), cuts)
+    whole = max(sum(unit.cost for unit in units), 1)
+    groups = _balanced(units, stages)
+    ends = [*(group[0].in_shape for group in groups[1:]), shape]
+    return [
+        ModuleRange((group[0].first, group[-1].stop), group[0].in_shape, end, sum(unit.cost for unit in group) / whole)
+        for group, end in zip(groups, ends, strict=True)
+    ]
+
+
+def describe(stages: Sequence[LayerRange | ModuleRange]) -> str:
     """Which process along the layers has which, and how much of the work that is."""
     work = (f"process {r}: {stage} ({stage.share:.0%})" for r, stage in enumerate(stages))
     return f"Layers by counted multiplications: {', '.join(work)}."
@@ -131,7 +182,7 @@ def _cost(modules: Sequence[nn.Module], shape: Shape, products: int) -> int:
 
     x = torch.empty(1, *shape, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        nn.Sequential(*modules).to("meta", torch.float32)(x)
+        nn.Sequential(*modules).to("meta", torch.float32).eval()(x)
     return products * counter.get_total_flops() // 2 + x.numel()
 
 

@@ -29,8 +29,9 @@ HEAT = _between(("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d
 
 
 def picture(image: Tensor, largest: float = 1.0, palette: Palette = GREY) -> str:
-    """A data URI of an image (H, W): 0 is the first colour, `largest` the last; NaN is drawn as 0."""
+    """A data URI of an image (H, W), or (3, H, W) in colours: 0 is the first level, `largest` the last; NaN is 0."""
     last = len(palette) - 1
+    image = image.movedim(0, -1) if image.ndim == 3 else image
     levels = (torch.nan_to_num(image.detach().double()) / (largest or 1.0) * last).round().clamp(0, last)
     return png_uri(levels.to(torch.uint8), None if palette is GREY else palette)
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_VOID = {"img", "input", "br"}
+_VOID = {"img", "input", "br", "meta"}
 
 
 class Html(str):

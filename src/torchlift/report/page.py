@@ -21,7 +21,7 @@ TITLE = "Report"
 SIGNS = {"held": "✓", "did not hold": "✗", "not decidable": "?"}
 
 
-def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
+def html(records: Sequence[Record], labels: Sequence[str] = (), *, reload: int | None = None) -> str:
     """One HTML page that shows the records and needs nothing else.
 
     Records of one name stand side by side in one section: their curves over
@@ -30,6 +30,7 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
     Arguments:
         records: at least one.
         labels: what to call each run beside others of its name; "run 1", … by default.
+        reload: seconds after which a browser reads the page again, while the work goes on.
     """
     records = list(records)
     for record in records:
@@ -45,6 +46,7 @@ def html(records: Sequence[Record], labels: Sequence[str] = ()) -> str:
     style, script = _file("style.css"), "\n".join(_file(name) for name in SCRIPTS)
     return Template(_file("page.html")).substitute(
         policy=_policy(style, script),
+        reload="" if reload is None else tag("meta", http_equiv="refresh", content=reload),
         title=tag("title", f"{parts[0].title if len(parts) == 1 else TITLE} – torchlift"),
         style=style,
         script=script,

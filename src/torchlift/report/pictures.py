@@ -1,4 +1,4 @@
-"""Rows of images on one grey scale, their errors on one scale of their own, and two rows over each other."""
+"""Rows of images in grey or colours, their errors on a scale of their own, and two rows over each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pictures(figure: Pictures) -> Html:
             maps = [picture(error, largest, ERROR) for error in worst]
             lists.append(_list("errors", maps, f"absolute error of {label}"))
         rows.append(tag("div", tag("p", label), *lists, class_="strip"))
-    scales = [_scale(GREY, "0", "1", "grey value")]
+    scales = [_scale(GREY, "0", "1", "grey value")] if next(iter(figure.rows.values())).ndim == 3 else []
     if errors:
         scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
     beside = bool(errors) and len(next(iter(figure.rows.values()))) <= MOST_BESIDE

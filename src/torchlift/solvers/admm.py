@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
@@ -200,8 +201,8 @@ def _factorise(problem: SaddleProblem, state: ADMMState) -> Tensor:
     (x,) = state.point["x"]
     basis = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, *x.shape[1:])
     matrix = _system(problem, state.penalty, basis).reshape(size, size)
-    factor, info = torch.linalg.cholesky_ex((matrix + matrix.T) / 2)
-    if int(info) != 0:
+    factor = cholesky((matrix + matrix.T) / 2)
+    if factor is None:
         detail = "the x-update has no unique solution: nothing in f, g or the terms sees some direction of x"
         raise StepFailure(Result.NOT_POSITIVE_DEFINITE, detail)
     return factor

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import jacrev, vjp
 
 from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
@@ -156,10 +157,8 @@ class _Dense(_Model):
         self.scale = float(self.gram.diagonal().max())
 
     def solve(self, damping: float) -> Tensor | None:
-        matrix = self.gram.clone()
-        matrix.diagonal().add_(damping)
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if int(info) != 0:
+        factor = cholesky(self.gram, damping)
+        if factor is None:
             return None
         return -torch.cholesky_solve(self.gradient.reshape(-1, 1), factor).reshape(self.gradient.shape)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_like, check_number, check_tensor
+from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_value
 from torchlift.solvers.conjugate_gradient import conjugate_gradient
 
@@ -46,12 +47,9 @@ def ridge_least_squares(
 def _direct(x: Tensor, y: Tensor, ridge: float, tolerance: float) -> Tensor:
     rows, features = x.shape
     wide = rows < features
-    gram = x @ x.T if wide else x.T @ x
-    gram.diagonal().add_(ridge)
-    factor, info = torch.linalg.cholesky_ex(gram)
-    diagonal = factor.diagonal()
+    factor = cholesky(x @ x.T if wide else x.T @ x, ridge)
     # A pivot at the level of rounding is noise: the factor exists but its solution is worthless.
-    if int(info) != 0 or float(diagonal.min()) ** 2 <= 100 * torch.finfo(x.dtype).eps * float(diagonal.max()) ** 2:
+    if factor is None or (pivots := factor.diagonal().square()).min() <= 100 * torch.finfo(x.dtype).eps * pivots.max():
         return _minimal(x, y, ridge)
     return x.T @ torch.cholesky_solve(y, factor) if wide else torch.cholesky_solve(x.T @ y, factor)
 

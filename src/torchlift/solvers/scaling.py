@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_finite, check_positive
+from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point, as_point, dot, zeros_like
@@ -184,8 +185,8 @@ class Matrix(Scaling):
         matrix = check_finite("Matrix matrix", self.matrix)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             invalid_value("Matrix matrix", "a square matrix", f"shape {tuple(matrix.shape)}")
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if int(info) != 0 or not bool(torch.allclose(matrix, matrix.T)):
+        factor = cholesky(matrix)
+        if factor is None or not bool(torch.allclose(matrix, matrix.T)):
             hint = "Add a multiple of the identity."
             invalid_value("Matrix matrix", "a symmetric positive definite matrix", "another one", hint)
         object.__setattr__(self, "_factor", factor)

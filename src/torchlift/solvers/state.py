@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor
 
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
+from torchlift.core.trees import leaves, map_leaves
 
 Number: TypeAlias = "float | int | bool | None"
 T = TypeVar("T")
+
+_LEAF = (Tensor, bool, int, float, type(None))
 
 
 def state_to_parts(state: object) -> tuple[dict[str, Tensor], dict[str, Number]]:
@@ -22,7 +24,10 @@ def state_to_parts(state: object) -> tuple[dict[str, Tensor], dict[str, Number]]
     """
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Number] = {}
-    _visit(state, "", tensors, numbers)
+    for path, leaf in leaves(state).items():
+        if not isinstance(leaf, _LEAF):
+            invalid_type(f"state field {path!r}", "a tensor, a number, a point, a tuple or a dataclass", leaf)
+        (tensors if isinstance(leaf, Tensor) else numbers)[path] = leaf
     return tensors, numbers
 
 
@@ -34,50 +39,16 @@ def state_from_parts(template: T, tensors: Mapping[str, Tensor], numbers: Mappin
             hint = "Use the solver and the problem that the state was saved with."
             odd = sorted(expected.keys() ^ given.keys())
             invalid_value(f"saved {what}", f"the names {sorted(expected)}", f"a difference in {odd}", hint)
-    return _rebuild(template, "", tensors, numbers)
+
+    def saved(path: str, leaf: Tensor | Number) -> Tensor | Number:
+        return _same_shape(path, tensors[path], leaf) if isinstance(leaf, Tensor) else numbers[path]
+
+    return map_leaves(saved, template, kind=_LEAF)
 
 
-def state_points(state: object, path: str = "") -> dict[str, Point]:
+def state_points(state: object) -> dict[str, Point]:
     """All points of a state, by the same paths as its parts."""
-    if isinstance(state, Point):
-        return {path: state}
-    if state is None or isinstance(state, Tensor | bool | int | float):
-        return {}
-    points: dict[str, Point] = {}
-    for name, value in _items(state, path):
-        points |= state_points(value, _join(path, name))
-    return points
-
-
-def _visit(node: Any, path: str, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
-    if isinstance(node, Tensor):
-        tensors[path] = node
-    elif node is None or isinstance(node, bool | int | float):
-        numbers[path] = node
-    else:
-        for name, value in _items(node, path):
-            _visit(value, _join(path, name), tensors, numbers)
-
-
-def _rebuild(node: Any, path: str, tensors: Mapping[str, Tensor], numbers: Mapping[str, Number]) -> Any:
-    if isinstance(node, Tensor):
-        return _same_shape(path, tensors[path], node)
-    if node is None or isinstance(node, bool | int | float):
-        return numbers[path]
-    parts = {name: _rebuild(value, _join(path, name), tensors, numbers) for name, value in _items(node, path)}
-    if isinstance(node, Point):
-        return Point(parts, node.sharing)
-    return tuple(parts.values()) if isinstance(node, tuple) else replace(node, **parts)
-
-
-def _items(node: Any, path: str) -> list[tuple[str, Any]]:
-    if isinstance(node, Point):
-        return list(node.items())
-    if isinstance(node, tuple):
-        return [(str(index), value) for index, value in enumerate(node)]
-    if is_dataclass(node):
-        return [(item.name, getattr(node, item.name)) for item in fields(node)]
-    invalid_type(f"state field {path!r}", "a tensor, a number, a point, a tuple or a dataclass", node)
+    return {path: leaf for path, leaf in leaves(state, stop=Point).items() if isinstance(leaf, Point)}
 
 
 def _same_shape(path: str, tensor: Tensor, like: Tensor) -> Tensor:
@@ -85,7 +56,3 @@ def _same_shape(path: str, tensor: Tensor, like: Tensor) -> Tensor:
         expected = f"{like.dtype} of shape {tuple(like.shape)}"
         invalid_value(f"saved tensor {path!r}", expected, f"{tensor.dtype} of shape {tuple(tensor.shape)}")
     return tensor.to(like.device)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

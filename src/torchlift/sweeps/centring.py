@@ -16,7 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,15 @@ from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 
 #: Entries up to which layers of a stack share a call, where calls cost more than passes over memory.
 SMALL = 1 << 15
+
+
+class Last(Protocol):
+    """The last layer of a network, whose shape says how many numbers it puts out."""
+
+    @property
+    def weight(self) -> Tensor: ...
+    @property
+    def bias(self) -> Tensor: ...
 
 
 @dataclass(eq=False)
@@ -87,17 +96,18 @@ class Mean:
         return self.bias.ndim == 2
 
 
-def keep_factors(means: list[Mean], total: int | None = None) -> None:
+def keep_factors(means: list[Mean], total: int | None = None, last: Last | None = None) -> None:
     """Forget the factors of gradients that are not to be orthogonalised; means are in the order of their layers.
 
     Arguments:
         means: of all layers of a network.
         total: samples of all processes; None where the factors hold them all.
+        last: the last layer of the network, where it is not that of the last mean.
     """
     for mean in means:
         if not mean.factors:
             continue
-        last = means[-1]
+        last = last or means[-1]
         mean.factors = {
             layer: factors
             for layer, factors in mean.factors.items()
@@ -181,16 +191,19 @@ class Centring:
 
     Arguments:
         module: any module; `nn.Linear`, convolutions and the dense stacks of chains are heard.
+        of: the module whose copy this is, and whose parameters the means are told of; None for its own.
+        last: the last layer of the whole network, where the module is only a part of it.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, of: nn.Module | None = None, last: Last | None = None) -> None:
         self._sums: dict[int, _Sum] = {}
-        for owner in module.modules():
-            bias: Any = getattr(owner, "bias", None)
+        self.last = last
+        for owner, original in zip(module.modules(), (of or module).modules(), strict=True):
+            bias: Any = getattr(original, "bias", None)
             if getattr(owner, "dense", False) is True:  # a stack of a chain, which tells what it sees
                 self._listen_to_stack(owner, bias)
-            elif isinstance(owner, (*DENSE, *CONVOLUTIONS)) and _trained(owner.weight, bias):
-                known = _Sum(cast("nn.Parameter", owner.weight), bias, getattr(owner, "groups", 1))
+            elif isinstance(owner, (*DENSE, *CONVOLUTIONS)) and _trained(original.weight, bias):
+                known = _Sum(cast("nn.Parameter", original.weight), bias, getattr(owner, "groups", 1))
                 hook = _hook(weakref.ref(self), known)
                 handles = [owner.register_forward_pre_hook(hook)]
                 if isinstance(owner, DENSE):
@@ -212,7 +225,7 @@ class Centring:
         means = [each.mean() for each in sums.values() if each.weight.grad is not None and each.bias.grad is not None]
         for each in sums.values():
             each.clear()
-        keep_factors(means)
+        keep_factors(means, last=self.last)
         return means
 
     def heard(self, known: _Sum, layer: int, u: Tensor) -> bool:

@@ -139,6 +139,11 @@ class RelativeStep(torch.optim.Optimizer):
             invalid_value("RelativeStep kind", f"one of {', '.join(map(repr, KINDS))}", repr(param_group["kind"]))
         self._parts = None
 
+    def listen(self, centring: Centring) -> None:
+        """Ask this one for mean inputs from now on: where the layers' work is done by a copy of the module."""
+        if self._centring is not None:
+            self._centring = centring
+
     @property
     def relative_size(self) -> float:
         """ρ; makes the device wait."""

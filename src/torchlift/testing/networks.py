@@ -156,12 +156,19 @@ def plain_module(network: Network, y: Tensor, context: Context) -> None:
         for parameter in twin.parameters():
             parameter.zero_()
     _close("its output after the network's weights changed", plain(*arguments), before, exact=True)
+    if type(network).to_sequential is Network.to_sequential:
+        _any_batch(plain, network, len(y), context)
 
 
 def export(network: Network, y: Tensor, context: Context) -> None:
     """torch.export gives a module that takes batches of any size."""
-    plain = Network.to_sequential(network, context)
-    for batch in (len(y), len(y) + 2):
+    if type(network).to_sequential is Network.to_sequential:
+        raise NotApplicable("to_sequential is torch.export, and was tried")
+    _any_batch(Network.to_sequential(network, context), network, len(y), context)
+
+
+def _any_batch(plain: nn.Module, network: Network, size: int, context: Context) -> None:
+    for batch in (size, size + 2):
         more = inputs(network, batch=batch)
         repeated = map_context(context, lambda tensor, batch=batch: tensor[torch.arange(batch) % len(tensor)])
         arguments = (more,) if repeated is None else (more, repeated)

@@ -7,12 +7,13 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.solution import Result, StepFailure
@@ -21,6 +22,7 @@ from torchlift.networks.dense_chain import DenseForm
 from torchlift.objective import Objective
 from torchlift.objective.contrast import contrast
 from torchlift.parallel import ShardedBatches, shard_batches, stage_of
+from torchlift.parallel.partition import describe, partition
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
@@ -55,6 +57,9 @@ class GradientMethod(TrainMethod):
         anneal: how the learning rates fall to 0 over the budget; None for what suits the optimiser: "cosine" for
             `RelativeStep`, "constant" for others.
         centring: eliminate the biases of affine layers, as `RelativeStep` does by itself.
+        stages: divide the layers into so many stages, whose signals arrive late, as processes along the axis "layers"
+            do: see `pipeline_step`. One process goes through them in turn, which shows what lateness costs.
+        recompute: repeat the way forward of a stage in place of keeping its parameters for every batch in flight.
     """
 
     #: Whether modules that are a chain of dense layers may be evaluated as one.
@@ -63,6 +68,8 @@ class GradientMethod(TrainMethod):
     optimiser: Callable[..., torch.optim.Optimizer] = RelativeStep
     anneal: Anneal | None = None
     centring: bool = False
+    stages: int = field(default=1, kw_only=True, repr=False)  # as little a setting of a run as its mesh
+    recompute: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -76,13 +83,27 @@ class GradientMethod(TrainMethod):
             invalid_value(f"{name} anneal", "'cosine', 'linear', 'constant' or None", repr(self.anneal))
         if not isinstance(self.centring, bool):
             invalid_type(f"{name} centring", "True or False", self.centring)
+        check_size(f"{name} stages", self.stages)
+        if not isinstance(self.recompute, bool):
+            invalid_type(f"{name} recompute", "True or False", self.recompute)
 
     @property
     def title(self) -> str:
         return f"{type(self).__name__}, {factory_name(self.optimiser)}"
 
-    def init(self, work: Work) -> GradientStep:
-        return GradientStep(self, work)
+    def check(self, work: Work) -> None:
+        self.layout(work)
+
+    def layout(self, work: Work) -> str:
+        from torchlift.training.pipeline_step import cut, stages_of
+
+        stages = stages_of(self, work.mesh)
+        return describe(cut(work.network, work.batches.example(), stages)[1]) if stages > 1 else ""
+
+    def init(self, work: Work) -> TrainStep:
+        from torchlift.training.pipeline_step import PipelineStep, stages_of  # made of steps of this kind
+
+        return PipelineStep(self, work) if stages_of(self, work.mesh) > 1 else GradientStep(self, work)
 
     @abstractmethod
     def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
@@ -134,7 +155,7 @@ class SweepDescent(GradientMethod):
     """
 
     closed_forms: ClassVar[bool] = True
-    needs = Needs(lifting="none")
+    needs = Needs(axes=frozenset({"data", "layers"}), lifting="none")
 
     perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
@@ -158,7 +179,7 @@ class SweepDescent(GradientMethod):
 class BackPropagation(GradientMethod):
     """Conventional training in the same loop, with the same steps."""
 
-    needs = Needs(lifting="hard")
+    needs = Needs(axes=frozenset({"data", "layers"}), lifting="hard")
 
     def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
         return nullcontext()
@@ -169,6 +190,9 @@ class ContrastiveDescent(GradientMethod):
     """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
 
     needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
+
+    def layout(self, work: Work) -> str:
+        return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
 
     def init(self, work: Work) -> GradientStep:
         return GradientStep(self, work, _ContrastiveGradient(work))
@@ -238,9 +262,9 @@ class GradientStep(TrainStep):
         return float(self.optimiser.param_groups[0]["lr"]) if relative is None else relative
 
     def step(self) -> float:
-        self._hold_average(False)
-        batches, batch = self.batches, self.batches.batch(self.count)
-        shard = self._shard = batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
+        self.hold_average(False)
+        batch, self._shard = self._draw()
+        shard = self._shard
         self._set_rates()
         values: list[float] = []  # some optimisers ask more than once
         lags: list[tuple[Mean, Tensor]] = []
@@ -252,7 +276,7 @@ class GradientStep(TrainStep):
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
                 raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
-            if self._count == 0 and isinstance(self.optimiser, RelativeStep):
+            if self._count == 0 and batch is not None and isinstance(self.optimiser, RelativeStep):
                 self._left_over = self._part_left_over(values[0], batch, shard)
                 self._set_rates()
             return loss
@@ -280,6 +304,11 @@ class GradientStep(TrainStep):
         if not shard.whole:
             shard.mean_(constant)
         return math.sqrt(loss / float(constant)) if 0 < loss < FITTED * float(constant) else 1.0
+
+    def _draw(self) -> tuple[Batch, Shard]:
+        """The batch of this step, and which of its samples are here."""
+        batch, batches = self.batches.batch(self.count), self.batches
+        return batch, batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
 
     def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
         """The loss and the outputs; `.grad` is that of all samples."""
@@ -314,15 +343,15 @@ class GradientStep(TrainStep):
     # -- the parameters to judge --------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        self._hold_average(True)
+        self.hold_average(True)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        self._hold_average(True)
+        self.hold_average(True)
         try:
             yield
         finally:
-            self._hold_average(False)
+            self.hold_average(False)
 
     def recording(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -334,7 +363,7 @@ class GradientStep(TrainStep):
         named = tensors_of(network).items()
         return {name: known.get(tensor, {}).get("average", tensor).detach().clone() for name, tensor in named}
 
-    def _hold_average(self, wanted: bool) -> None:
+    def hold_average(self, wanted: bool) -> None:
         """Whether the network holds the average of the parameters, or those that the next step starts from."""
         if wanted != self._averaged and isinstance(self.optimiser, RelativeStep):
             self.optimiser.swap_average()
@@ -343,7 +372,7 @@ class GradientStep(TrainStep):
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> StateDict:
-        self._hold_average(False)
+        self.hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
         numbers: dict[str, Number] = {"count": self.count, "left_over": self._left_over}
         for index, memory in self.optimiser.state_dict()["state"].items():
@@ -353,6 +382,9 @@ class GradientStep(TrainStep):
 
     def load_state_dict(self, state: StateDict) -> None:
         tensors, numbers = dict(state[0]), state[1]
+        if "stages" in numbers:
+            hint = "Use the mesh that the run was begun with, or a new folder."
+            invalid_value("resume", f"{numbers['stages']} stages of layers, as before", "one", hint)
         own = {path.removeprefix("network."): t for path, t in tensors.items() if path.startswith("network.")}
         load_snapshot(self.work.network, own)
         memory: dict[int | str, dict[str, Any]] = {}

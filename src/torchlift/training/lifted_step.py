@@ -16,6 +16,7 @@ from torchlift.objective import Objective, TrainingBatches, TrainingProblem
 from torchlift.objective.latent_cache import LatentCache
 from torchlift.objective.problem import Split
 from torchlift.parallel import Mesh, load_sharded, training_batches, training_problem
+from torchlift.parallel.partition import describe, partition
 from torchlift.solvers import ImplicitStochasticGradient, Solver, state_from_parts, state_to_parts
 from torchlift.solvers.state import state_points
 from torchlift.training.step import LatentSettings, Needs, StateDict, TrainMethod, TrainStep, Work
@@ -60,7 +61,11 @@ class LiftedDescent(TrainMethod):
         if work.mesh.layers > 1 and latents.start == "warm" and not work.full:
             hint = "Use states='forward', batch_size='full', or the axis data."
             invalid_value("mesh axis layers", "lifted variables that start anew in every batch", "states='warm'", hint)
+        self.layout(work)
         _objective(work)
+
+    def layout(self, work: Work) -> str:
+        return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
 
     def init(self, work: Work) -> LiftedStep:
         solver, objective, latents = self._solver(work), _objective(work), work.latents

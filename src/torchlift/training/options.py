@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
@@ -50,6 +50,24 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhaseOptions:
+    """How long a stretch of training is and how it starts: what the command takes too. None means: it is chosen."""
+
+    batch_size: int | Literal["full"] | None = None
+    """Samples per step, or full; 100 or a tenth of the samples."""
+    epochs: int | None = None
+    """How long; at least ten epochs and a thousand steps where nothing is said."""
+    steps: int | None = None
+    """How long, instead of epochs."""
+    time_limit: float | None = None
+    """Seconds after which it ends in any case."""
+    weights: str | None = None
+    """How weights start: keep, or a method of `initialise_weights`."""
+    name: str | None = None
+    """In records and progress bars."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions(RunOptions):
     """What `train` takes beside its arguments: `train(network, data, options=TrainOptions(patience=5))`.
 
@@ -69,9 +87,10 @@ class TrainOptions(RunOptions):
         state_regularisers: on lifted variables: one for all layers, or {layer: regulariser} counted from 1.
         parameter_regularisers: {pattern: regulariser} for parameter names, such as {"*weight": Ridge(1e-4)}.
         mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
-            "data", layers along "layers" (chains, and solvers of lifted variables). The result is that of one process,
-            up to rounding, and is on every rank; rank 0 keeps the history, shows progress and calls `callback`. Every
-            process writes its part of a checkpoint: all must see the folder. A run goes on with any mesh, or alone.
+            "data", layers along "layers" (of chains). The result is that of one process, up to rounding, and for sweeps
+            and back-propagation along "layers" that of as many stages in one process; it is on every rank. Rank 0
+            keeps the history, shows progress and calls `callback`. Every process writes its part of a checkpoint: all
+            must see the folder. A run goes on with any mesh, or alone, but stages must stay as many.
     """
 
     phases: Sequence[Phase] | None = None

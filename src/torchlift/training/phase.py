@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
@@ -18,10 +17,9 @@ from torchlift.liftings import Lifting
 from torchlift.networks import Chain, Network
 from torchlift.objective.latent_cache import check_state_dtype
 from torchlift.parallel import Mesh
-from torchlift.parallel.partition import partition
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
-from torchlift.training.options import TrainOptions
+from torchlift.training.options import PhaseOptions, TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
 from torchlift.training.weights import ALIASES, METHODS
 
@@ -36,7 +34,7 @@ STATES = ("forward", "input", "random", "warm")
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(PhaseOptions):
     """A stretch of training. What is None is chosen: see `train`.
 
     Arguments:
@@ -56,15 +54,9 @@ class Phase:
 
     lifting: Lifting | None = None
     solver: SolverLike | None = None
-    batch_size: int | Literal["full"] | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    time_limit: float | None = None
-    weights: str | None = None
-    states: str = "forward"
-    name: str | None = None
-    state_dtype: torch.dtype | None = None
-    state_storage: str | Path = "memory"
+    states: str = field(default="forward", kw_only=True)
+    state_dtype: torch.dtype | None = field(default=None, kw_only=True)
+    state_storage: str | Path = field(default="memory", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.lifting is not None and not isinstance(self.lifting, Lifting):
@@ -159,8 +151,8 @@ class Phase:
         self._check_precision(work)
         if work.mesh.data > 1 and "data" not in method.needs.axes:
             invalid_value("mesh axis data", "a method that can be divided along it", method.title)
-        if work.mesh.layers > 1:
-            self._check_layers(work.network, method, work.mesh)
+        if work.mesh.layers > 1 and "layers" not in method.needs.axes:
+            invalid_value("mesh axis layers", "a method that can be divided along it", method.title)
         method.check(work)
 
     def _check_no_latents(self, work: Work) -> None:
@@ -191,14 +183,6 @@ class Phase:
             invalid_value("train parameters", "bfloat16, float32 or float64", some.dtype, hint)
         if self.method.needs.latents and torch.is_autocast_enabled(some.device.type):
             invalid_value("train", "no autocast around lifted variables", f"autocast on {some.device.type}", hint)
-
-    def _check_layers(self, network: nn.Module, method: TrainMethod, mesh: Mesh) -> None:
-        """What the axis "layers" serves: chains, and methods whose steps do not run through the network."""
-        if "layers" not in method.needs.axes:
-            hint = "Give a lifting and a solver such as LinearisedBCD(), or use the axis data."
-            expected = "a solver of lifted variables, whose layers move at the same time"
-            invalid_value("mesh axis layers", expected, method.title, hint)
-        partition(network, mesh.layers)  # type: ignore[arg-type]
 
     @property
     def folder(self) -> Path | None:

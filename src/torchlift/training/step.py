@@ -109,6 +109,10 @@ class TrainMethod(ABC):
         """Refuse what cannot be done, before anything is."""
         return
 
+    def layout(self, work: Work) -> str:
+        """Which process has which layers, in a sentence; nothing where they are not divided."""
+        return ""
+
     @abstractmethod
     def init(self, work: Work) -> TrainStep:
         """The method before its first step."""

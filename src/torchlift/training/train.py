@@ -28,7 +28,6 @@ from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
-from torchlift.parallel.partition import describe, partition
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
@@ -124,7 +123,10 @@ def train(
     _check_network(network)
     _check_callback(callback)
     mesh = as_mesh(options.mesh)
-    default = Phase(lifting, solver, batch_size, epochs, steps, time_limit, weights, options.states)
+    default = Phase(
+        lifting, solver, batch_size=batch_size, epochs=epochs, steps=steps, time_limit=time_limit, weights=weights,
+        states=options.states,
+    )  # fmt: skip
     default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
     phases = _phases(options.phases, default)
     batches = [_batches(data, phase, seed, network) for phase in phases]
@@ -174,8 +176,9 @@ def train(
     with Progress(quiet=not (progress and mesh.first)) as bar:
         for sentence in () if checkpoint is None else checkpoint.skipped:
             bar.message(sentence)
-        if mesh.layers > 1:
-            bar.message(describe(partition(network, mesh.layers)))  # type: ignore[arg-type]
+        for phase, source in planned:
+            if layout := phase.method.layout(phase.work(network, loss, source, _endless, seed, options, mesh)):
+                bar.message(layout)
         run = Run(network, work, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
         if checkpoint is not None:
             run.resume(checkpoint)

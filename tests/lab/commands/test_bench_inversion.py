@@ -9,13 +9,25 @@ import numpy as np
 import pytest
 
 from torchlift.cli.app import run
-from torchlift.lab.commands.bench_inversion import _ahead
+from torchlift.lab.commands.bench_inversion import _ahead, gains
 
 
 @pytest.fixture(autouse=True)
 def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHLIFT_DATA", str(tmp_path / "nowhere"))
+
+
+def test_gains_have_a_panel_per_level() -> None:
+    def row(level: float, noise: float, gain: float) -> dict[str, object]:
+        cells = [{"name": "Adam", "gain": [gain, 0.1]}, {"name": "sweep", "gain": [2 * gain, 0.5]}]
+        return {"level": level, "noise": noise, "contestants": cells}
+
+    panels = gains([row(0.1, 0.3, 1.0), row(0.1, 0.1, 2.0), row(0.2, 0.1, 3.0)])
+    assert [panel.title for panel in panels] == ["trained to 0.1", "trained to 0.2"]
+    adam, sweep = panels[0].series
+    assert (adam.label, sweep.label) == ("Adam", "sweep")
+    assert (sweep.x, sweep.y, sweep.low, sweep.high) == ([0.1, 0.3], [4.0, 2.0], [3.5, 1.5], [4.5, 2.5])
 
 
 def test_the_tiny_mode_measures_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

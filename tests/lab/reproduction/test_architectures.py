@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.architectures import (
     NAMES,
     ROUNDING,
@@ -39,8 +39,8 @@ def test_all_registered_networks_and_liftings_take_part() -> None:
     assert {type(lifting) for lifting in liftings().values() if lifting is not None} == set(LIFTINGS.values())
 
 
-def test_a_tiny_run_fills_its_tables(tmp_path: Path) -> None:
-    found = Architectures().run(Work("tiny", 0, tmp_path))
+def test_a_tiny_run_fills_its_tables(tiny: Callable[[Experiment], Work]) -> None:
+    found = Architectures().run(tiny(Architectures()))
     tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"psnr", "times", "form"}
     assert tables["psnr"].columns == ["network", "at the start", *NAMES]

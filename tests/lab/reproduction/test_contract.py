@@ -35,7 +35,7 @@ class Run:
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda experiment: experiment.name)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, finished: dict[str, Path]) -> Run:
     experiment, out = request.param, tmp_path_factory.mktemp("out")
 
     def stop(finished: int, total: int) -> None:
@@ -56,6 +56,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         tell=told.append,
         done=lambda finished, total: counts.append((finished, total)),
     )
+    finished[experiment.name] = out / experiment.name / "parts"
     return Run(experiment, out / experiment.name, record, told, counts, kept)
 
 

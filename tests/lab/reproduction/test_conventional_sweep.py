@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.conventional_sweep import RATES, THRESHOLDS, ConventionalSweep, Key, claims
 from torchlift.lab.reproduction.recognition import SPLITS
 from torchlift.lab.reproduction.restoration import Outcome
@@ -62,8 +62,8 @@ def test_claims_can_fail(key: Key, changed: Outcome, index: int, small: str, pap
     assert said(found, "paper")[index] == paper
 
 
-def test_tiny_sweep(tmp_path: Path) -> None:
-    found = ConventionalSweep().run(Work("tiny", 0, tmp_path))
+def test_tiny_sweep(tiny: Callable[[Experiment], Work]) -> None:
+    found = ConventionalSweep().run(tiny(ConventionalSweep()))
     figures = {figure.name: figure for figure in found.figures}
     table, pictures = figures["results"], figures["validation-images"]
     assert isinstance(table, Table) and isinstance(pictures, Pictures)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.functions.priors import Tikhonov
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction import error_estimate as module
 from torchlift.lab.reproduction.error_estimate import ACTIVATIONS, NOISE, SOURCES, Case, ErrorEstimate, Study
 from torchlift.liftings import Bregman
@@ -108,8 +108,8 @@ def test_infinite_bounds_are_not_counted_as_kept() -> None:
     assert "among 270 finite bounds" in module.judge(studies, decidable=True)[0].measured
 
 
-def test_tiny(tmp_path: Path) -> None:
-    result = ErrorEstimate().run(Work("tiny", 0, tmp_path))
+def test_tiny(tiny: Callable[[Experiment], Work]) -> None:
+    result = ErrorEstimate().run(tiny(ErrorEstimate()))
     assert result.claims[0].measured.startswith("0 violations among 108 finite bounds")  # ReLU's 36 are infinite
     assert all(claim.outcome == "not decidable" for claim in result.claims)
     rates, table = result.figures

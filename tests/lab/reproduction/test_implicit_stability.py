@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from torchlift.core.tensors import Point
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction import implicit_stability as module
 from torchlift.lab.reproduction.implicit_stability import (
     EXPLICIT,
@@ -127,8 +127,8 @@ def test_usable_rates_and_ratio() -> None:
     assert ours.best == 0 and theirs.diverged.tolist() == [False, True, True]
 
 
-def test_tiny(tmp_path: Path) -> None:
-    result = ImplicitStability().run(Work("tiny", 0, tmp_path))
+def test_tiny(tiny: Callable[[Experiment], Work]) -> None:
+    result = ImplicitStability().run(tiny(ImplicitStability()))
     assert [claim.outcome for claim in result.claims] == ["not decidable"] * 7
     regression, network, table = result.figures
     assert len(regression.series) == len(network.series) == 6

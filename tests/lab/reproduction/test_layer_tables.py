@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from torchlift.lab.benchmarks.layers import Evaluations
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.layer_tables import (
     TableBackward,
     TableForward,
@@ -27,8 +27,8 @@ def row(layers: int, quick: float, slow: float, difference: float = 0.0, **times
 
 
 @pytest.mark.parametrize("experiment", [TableForward(), TableBackward()], ids=lambda experiment: experiment.name)
-def test_a_tiny_run_measures_every_cell(experiment: Any, tmp_path: Path) -> None:
-    found = experiment.run(Work("tiny", 0, tmp_path))
+def test_a_tiny_run_measures_every_cell(experiment: Any, tiny: Callable[[Experiment], Work]) -> None:
+    found = experiment.run(tiny(experiment))
     table, sizes, curves = found.figures
     assert isinstance(table, Table) and isinstance(sizes, Table) and isinstance(curves, Curves)
     assert [line[0] for line in table.rows] == [1, 4]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.memory import (
     ALL,
     FREE,
@@ -30,8 +31,8 @@ from torchlift.liftings import Bregman
 from torchlift.report.records import Table
 
 
-def test_a_tiny_run_measures_everything(tmp_path: Path) -> None:
-    found = Memory().run(Work("tiny", 0, tmp_path))
+def test_a_tiny_run_measures_everything(tiny: Callable[[Experiment], Work]) -> None:
+    found = Memory().run(tiny(Memory()))
     tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"growth", "memory-batch", "memory-layers", "memory-samples"}
     assert list(tables["memory-samples"].columns) == ["samples", *ALL]

@@ -13,9 +13,10 @@ import torch
 
 from contracts.experiments import PARTS, Example, Failing, content
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
-from torchlift.lab.reproduction import Work, reproduce, run
+from torchlift.lab.reproduction import Options, Work, reproduce, run
+from torchlift.lab.reproduction.confidence import over_seeds
 from torchlift.lab.reproduction.experiment import file_name
-from torchlift.report.records import Table, load_record
+from torchlift.report.records import Claim, Table, load_record
 
 
 class StopError(Exception):
@@ -117,6 +118,32 @@ def test_a_change_of_machine_is_told(tmp_path: Path) -> None:
     found = reproduce(Example(), "tiny", 0, tmp_path, resume=True).environment
     assert found["processor"] == "abacus"
     assert found["resumed with"] == {"processor": here["processor"]}
+
+
+def test_a_finished_run_goes_on_to_other_numbers(tmp_path: Path) -> None:
+    reproduce(Example(), "tiny", 0, tmp_path)
+    told: list[str] = []
+    longer = reproduce(Example(), "tiny", 0, tmp_path, resume=True, tell=told.append, options=Options(steps=9, seeds=2))
+    assert told and (longer.configuration["steps asked for"], longer.configuration["seeds asked for"]) == (9, 2)
+    assert longer.command.endswith(" --steps 9 --seeds 2")
+    assert "steps asked for" not in reproduce(Example(), "tiny", 0, tmp_path, resume=True).configuration
+
+
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"seeds": -1}, {"device": "nowhere"}, {"device": "meta"}])
+def test_options_are_checked(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValueError, match=next(iter(bad))):
+        Options(**bad)
+
+
+def test_seeds_that_disagree_leave_a_claim_open() -> None:
+    def claims(*outcomes: bool) -> list[Claim]:
+        return [Claim.of(f"claim {k}", f"number {k}", held) for k, held in enumerate(outcomes)]
+
+    first, second = over_seeds({4: claims(True, True), 5: claims(True, False)})
+    assert (first.outcome, second.outcome) == ("held", "not decidable")
+    assert first.measured == "number 0 (seed 4; seeds 5: the same outcome)"
+    assert second.measured == "number 1 (seed 4; seeds 5: did not hold)"
+    assert over_seeds({4: claims(True)}) == claims(True)
 
 
 def test_a_finished_run_is_read_and_not_repeated(whole: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from torchlift.lab.reproduction import Work
+from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.confidence import Interval
 from torchlift.lab.reproduction.scaling import (
     FREE,
@@ -27,8 +27,8 @@ from torchlift.lab.reproduction.scaling import (
 from torchlift.report.records import Table
 
 
-def test_a_tiny_run_fills_its_tables(tmp_path: Path) -> None:
-    found = Scaling().run(Work("tiny", 0, tmp_path))
+def test_a_tiny_run_fills_its_tables(tiny: Callable[[Experiment], Work]) -> None:
+    found = Scaling().run(tiny(Scaling()))
     tables = {figure.name: figure for figure in found.figures if isinstance(figure, Table)}
     assert set(tables) == {"exponents", "step-layers", "step-width", "step-samples"}
     assert len(tables["exponents"].rows) == 3 * len(METHODS)

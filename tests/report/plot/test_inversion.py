@@ -10,6 +10,7 @@ import torch
 
 from torchlift import plot
 from torchlift.core.errors import InvalidValueError
+from torchlift.report.records import Curves, Series
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (3, 1, 4, 5), (3, 3, 4, 5)])
@@ -39,20 +40,12 @@ def test_trials_are_in_order_and_the_choice_is_marked() -> None:
     assert len(plot.weights(rows).axes[0].lines) == 1
 
 
-def record(level: float, noise: float, gain: float) -> dict[str, Any]:
-    cells = [{"name": "Adam", "gain": [gain, 0.1]}, {"name": "sweep", "gain": [2 * gain, 0.2]}]
-    return {"level": level, "noise": noise, "contestants": cells}
-
-
-def test_gains_have_a_panel_per_level() -> None:
-    rows = [record(0.1, 0.3, 1.0), record(0.1, 0.1, 2.0), record(0.2, 0.1, 3.0)]
-    figure = plot.gains(rows)
-    assert [axis.get_title() for axis in figure.axes] == ["trained to 0.1", "trained to 0.2"]
-    sweep = figure.axes[0].containers[1].lines[0]
-    assert list(sweep.get_xdata()) == [0.1, 0.3]
-    assert list(sweep.get_ydata()) == [4.0, 2.0]
-    legend = figure.axes[0].get_legend()
-    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["Adam", "sweep"]
+def test_curves_stand_beside_each_other() -> None:
+    panels = [Curves("a", f"Panel {k}", "x", "y", [Series("one", [1, 2], [3.0, 4.0 + k])]) for k in range(4)]
+    figure = plot.figure(*panels)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["Panel 0", "Panel 1", "Panel 2", "Panel 3", "", ""]
+    assert list(figure.axes[3].lines[0].get_ydata()) == [3.0, 7.0]
     figure.canvas.draw()
 
 
@@ -63,7 +56,6 @@ def test_gains_have_a_panel_per_level() -> None:
         (lambda: plot.pictures({"a": torch.rand(2, 3, 3), "b": torch.rand(1, 3, 3)}), "equally many"),
         (lambda: plot.pictures({"a": torch.rand(2, 2, 3, 3)}), r"one or three channels, got \(2, 2, 3, 3\)"),
         (lambda: plot.weights([]), "at least one trial"),
-        (lambda: plot.gains([]), "at least one record"),
     ],
 )
 def test_bad_input_is_refused(call: Any, match: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from torchlift.cli.settings.settings import (
 )
 from torchlift.core.errors import DataError, InvalidTypeError, message
 from torchlift.core.files import read_bytes, write_file
-
-tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 SECTIONS: dict[str, type] = {"data": DataSettings, "network": NetworkSettings, "training": TrainingSettings}
 LARGEST = 1 << 18

@@ -16,7 +16,7 @@ from torchlift.data.tasks import TASKS
 from torchlift.functions.losses import LOSSES
 from torchlift.liftings import LIFTINGS
 from torchlift.training import METRICS
-from torchlift.training.options import RunOptions
+from torchlift.training.options import PhaseOptions, RunOptions
 from torchlift.training.phase import STATES
 from torchlift.training.weights import METHODS
 
@@ -117,7 +117,7 @@ class NetworkSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseSettings(SolverSettings):
+class PhaseSettings(SolverSettings, PhaseOptions):
     """One stretch of training; what is None is taken from [training]."""
 
     lifting: Annotated[
@@ -131,14 +131,6 @@ class PhaseSettings(SolverSettings):
     mu: float | tuple[float, ...] | None = None
     """Weight of the lifting: one number, or one per layer."""
     solver: Annotated[str | None, _named(SOLVERS, ". Optimisers of torch go with conventional.")] = None
-    batch_size: int | Literal["full"] | None = None
-    """Samples per step, or full; 100 or a tenth of the samples."""
-    epochs: int | None = None
-    """How long; at least ten epochs and a thousand steps where nothing is said."""
-    steps: int | None = None
-    """How long, instead of epochs."""
-    time_limit: float | None = None
-    """Seconds after which it ends in any case."""
     weights: Annotated[str | None, _named(("keep", *METHODS), ": how weights start.")] = None
     states: Annotated[
         str | None, _named(STATES, ": where lifted variables start; forward. warm: where the epoch before left them.")
@@ -147,8 +139,6 @@ class PhaseSettings(SolverSettings):
     """In which warm lifted variables are kept; that of the network."""
     state_storage: Path | None = None
     """A folder for a memory-mapped file of warm lifted variables; in memory by default."""
-    name: str | None = None
-    """In records and progress bars."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +151,8 @@ class TrainingSettings(PhaseSettings, RunOptions):
     """Of noise, weights and the order of samples."""
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
+    device: str = "cpu"
+    """Where it is trained: cpu, cuda, mps, xpu."""
     tensorboard: Switch = False
     """Write TensorBoard events too."""
 

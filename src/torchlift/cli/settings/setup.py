@@ -12,7 +12,7 @@ from torchlift.cli.settings.data import Drawing, Samples, absolute, load_samples
 from torchlift.cli.settings.network import build_network, reads_context
 from torchlift.cli.settings.settings import Configuration
 from torchlift.cli.settings.training import build_loss, build_phases
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_device, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batch, Batches, as_batches
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
@@ -81,7 +81,9 @@ class Setup:
         return read(phase.batch_size or default_batch_size(read(None).samples))
 
     def held_out(self) -> Batches | None:
-        return None if self.validation is None else as_batches(self.validation, batch_size=1000, where="validation")
+        if self.validation is None:
+            return None
+        return as_batches(self.validation, batch_size=1000, like=self.network.like, where="validation")
 
     def references(self) -> dict[str, dict[str, float]]:
         """Metrics on validation data: of the input itself, where it is of the same kind, and of the first weights."""
@@ -112,17 +114,18 @@ def prepare(configuration: Configuration) -> Setup:
     seed = check_size("[training] seed", training.seed, minimum=0)
     if seed >= 2**62:
         invalid_value("[training] seed", "a whole number below 2**62", seed)
+    device = check_device("[training] device", training.device)
     phases = build_phases(configuration)
     samples = load_samples(configuration.data, getattr(torch, configuration.network.dtype), seed)
-    network = build_network(configuration.network, samples, seed)
+    network = build_network(configuration.network, samples, seed).to(device)
     data, validation = samples.shaped(network.in_shape, network.out_shape, reads_context(network))
     loss = build_loss(training) or (SquaredError() if samples.train.x.is_floating_point() else CrossEntropy())
     y, x, context = validation or (
         data if isinstance(data, Batch) else Batch(*data(torch.Generator().manual_seed(seed)))
     )
     with torch.no_grad():
-        output = network(y[:8], map_context(context, lambda tensor: tensor[:8]))
-    metrics = as_metrics(training.metrics, loss, output, x[:8])
+        output = network(y[:8].to(device), map_context(context, lambda tensor: tensor[:8].to(device)))
+    metrics = as_metrics(training.metrics, loss, output, x[:8].to(device))
     setup = Setup(configuration, samples, network, phases, loss, metrics, data, validation)
     for phase in phases:
         phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0))

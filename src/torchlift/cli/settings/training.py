@@ -15,6 +15,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.functions.losses import LOSSES, Loss
 from torchlift.liftings import LIFTINGS, Conventional, Lifting
 from torchlift.training import Phase
+from torchlift.training.options import PhaseOptions
 
 
 def build_phases(configuration: Configuration) -> list[Phase]:
@@ -63,11 +64,10 @@ def _phase(settings: PhaseSettings, section: str) -> Phase:
     solver, lifting = _solver(settings, section), _lifting(settings, section)
     if lifting is None and settings.solver in OPTIMISERS:
         lifting = Conventional()  # an optimiser of torch has no other use
-    same = ("batch_size", "epochs", "steps", "time_limit", "weights", "name")
     return Phase(
         lifting=lifting,
         solver=solver,
-        **{name: getattr(settings, name) for name in same},
+        **{field.name: getattr(settings, field.name) for field in fields(PhaseOptions)},
         states=settings.states or "forward",
         state_dtype=None if settings.state_dtype is None else getattr(torch, settings.state_dtype),
         state_storage=settings.state_storage or "memory",

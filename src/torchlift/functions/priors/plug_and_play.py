@@ -20,7 +20,8 @@ class PlugAndPlay(Function):
     but no objective decreases, and R counts as 0 where no `function` is given.
 
     Arguments:
-        denoise: maps images (B, …) and steps (B, 1, …) to images.
+        denoise: maps images (B, …) and steps (B, 1, …) to images, or has a method `prox` that does, such as the
+            networks of `torchlift.io.load_denoiser`.
         function: R, one value per image, if it is known.
 
     Reference: Venkatakrishnan, Bouman & Wohlberg, Plug-and-play priors for
@@ -40,7 +41,7 @@ class PlugAndPlay(Function):
 
     def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
         steps = x.new_ones(len(x), *(1,) * (x.ndim - 1)) * check_step(step, x)
-        return self.denoise(x, steps)
+        return getattr(self.denoise, "prox", self.denoise)(x, steps)
 
     @classmethod
     def example(cls) -> Function:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.solution import Record
 from torchlift.data import load_digits, load_mnist, psnr
 from torchlift.functions.priors import Box, TotalVariation
 from torchlift.inversion import Discrepancy, Exact, LCurve, Sure, WeightRule, invert
@@ -262,6 +263,8 @@ def compare(
             images[each.name] = each.run(ours, weight, anchor)
             seconds[each.name].append(time.process_time() - begin)
     times = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+    say("default: time to the others' objectives")
+    path = descent(next(each for each in field if each.name == "default"), ours, weight, anchor)
     cells = [
         {
             "name": each.name,
@@ -275,7 +278,24 @@ def compare(
         }
         for each in field
     ]
+    for cell in cells:
+        # how long the default takes to where a baseline ended
+        there = (seconds for seconds, value in path if value <= cell["objective"])
+        cell["reached"] = next(there, None) if cell["baseline"] else None
     return cells, images
+
+
+def descent(contestant: Contestant, sample: Sample, weight: float, anchor: float) -> list[tuple[float, float]]:
+    """(processor seconds, mean objective of the network) after every step of `invert`."""
+    path: list[tuple[float, float]] = []
+    begin = time.process_time()
+
+    def note(record: Record) -> None:
+        if "lifted" not in record.extra:
+            path.append((time.process_time() - begin, record.value))
+
+    replace(contestant, options={**contestant.options, "progress": note}).run(sample, weight, anchor)
+    return path
 
 
 def choose(contestant: Contestant, sample: Sample, reach: int) -> tuple[float, float]:

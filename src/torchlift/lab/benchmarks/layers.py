@@ -40,19 +40,22 @@ def rows(
     seconds: float = 0.5,
     repeats: int = 7,
     seed: int = 0,
+    device: str = "cpu",
 ) -> Iterator[Row]:
     """Measure every combination, smallest first; cells that would take minutes are left out."""
     for width, batch in sizes:
         for layers in depths:
             if 6.0 * layers * batch * width**2 <= LARGEST:
-                yield measure(width, batch, layers, seconds=seconds, repeats=repeats, seed=seed)
+                yield measure(width, batch, layers, seconds=seconds, repeats=repeats, seed=seed, device=device)
 
 
-def measure(width: int, batch: int, layers: int, *, seconds: float, repeats: int, seed: int = 0) -> Row:
+def measure(
+    width: int, batch: int, layers: int, *, seconds: float, repeats: int, seed: int = 0, device: str = "cpu"
+) -> Row:
     """One row: the vectorised engine, a plain loop, and a loop differentiated by autograd, in turn."""
-    evaluations = Evaluations(width, batch, layers, seed)
+    evaluations = Evaluations(width, batch, layers, seed, device)
     forward, backward = evaluations.forward(), evaluations.backward()
-    matrix = torch.randn(width, width, generator=torch.Generator().manual_seed(seed))
+    matrix = torch.randn(width, width, generator=torch.Generator().manual_seed(seed)).to(device)
     times = interleaved(
         {
             "forward": forward["vectorised"],
@@ -84,10 +87,10 @@ def measure(width: int, batch: int, layers: int, *, seconds: float, repeats: int
 class Evaluations:
     """One network, evaluated by every method at the same lifted variables."""
 
-    def __init__(self, width: int, batch: int, layers: int, seed: int) -> None:
+    def __init__(self, width: int, batch: int, layers: int, seed: int, device: torch.device | str = "cpu") -> None:
         generator = torch.Generator().manual_seed(seed)
-        network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
-        self.y, self.x = (torch.randn(batch, width, generator=generator) for _ in range(2))
+        network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator).to(device)
+        self.y, self.x = (torch.randn(batch, width, generator=generator).to(device) for _ in range(2))
         self.objective = Objective(network, Bregman(MU))
         # Different in every layer: with equal ones a mistake in the order of layers would stay unseen.
         self.z = self.objective.initialise(self.y, "random", generator=generator)

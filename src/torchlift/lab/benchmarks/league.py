@@ -148,7 +148,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
 
 
 class Several(torch.optim.Optimizer):
-    """Optimisers that each own some of the parameters."""
+    """Optimisers that each own some of the parameters; their memory is kept here, so that it is saved."""
 
     def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
         self.optimisers = optimisers
@@ -158,8 +158,12 @@ class Several(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         loss = None if closure is None else closure()
+        first = 0
         for optimiser in self.optimisers:
+            count = len(optimiser.param_groups)
+            optimiser.state, optimiser.param_groups = self.state, self.param_groups[first : first + count]
             optimiser.step()
+            first += count
         return loss
 
 
@@ -342,7 +346,7 @@ def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: flo
 def budget(case: Case, data: Data) -> tuple[float, float]:
     """(seconds of the case, seconds of a step of fused AdamW)."""
     module = case.build()
-    phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), case.batch_size)
+    phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), batch_size=case.batch_size)
     batches = TensorBatches(*data.training, batch_size=case.batch_size)
     step = phase.begin(module, case.loss, batches, lambda _: 1.0)
     step.step()

@@ -48,10 +48,18 @@ def _burst(call: Callable[[], object], target: float = 1e-2) -> int:
 
 
 def _seconds(call: Callable[[], object], count: int) -> float:
+    _finish()
     start = time.perf_counter()
     for _ in range(count):
         call()
+    _finish()
     return (time.perf_counter() - start) / count
+
+
+def _finish() -> None:
+    """Wait until an accelerator, where there is one, has done what was asked of it."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 class PeakMemory(TorchDispatchMode):

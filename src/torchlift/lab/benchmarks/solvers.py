@@ -112,6 +112,7 @@ def race(
     seconds: float,
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
+    device: str = "cpu",
 ) -> dict[str, Trajectory]:
     """Every method from the same start, for the same time.
 
@@ -122,12 +123,13 @@ def race(
         seconds: for the steps of each.
         seed: of noise and weights.
         tell: called with the name of each method.
+        device: where all of them work.
     """
-    images = load_images("denoising", count, max(1, count // 5), seed)
+    images = load_images("denoising", count, max(1, count // 5), seed, device=device)
     trajectories = {}
     for name in names:
         tell(name)
-        network = build(THRESHOLD, seed, layers)
+        network = build(THRESHOLD, seed, layers).to(device)
         step = begin(name, network, images, seed, lambda done: 1.0)
         every = 1 if name == EXACT else max(5, steps_per_epoch(name, images))
         trajectories[name] = follow(step, partial(measure, network, images, step), every=every, time_limit=seconds)

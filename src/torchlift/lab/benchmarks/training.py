@@ -36,7 +36,7 @@ class Data:
 class Contestant:
     """A network and how it is trained.
 
-    Args:
+    Arguments:
         name: in tables.
         build: makes the network.
         options: of `train`.
@@ -53,7 +53,7 @@ class Contestant:
 class Case:
     """One comparison.
 
-    Args:
+    Arguments:
         name: in tables and on the command line.
         data: seed ↦ data.
         metric: what is reported, a name of `METRICS`.
@@ -106,7 +106,7 @@ def compare(
 ) -> dict[str, Any]:
     """Choose the best back-propagation on held-out data, then run it and ours in turn, seed after seed.
 
-    Args:
+    Arguments:
         seeds: of networks and data.
         progress: told what is being done.
         repeats, seconds: of the measurement of step times.

@@ -35,7 +35,7 @@ RATES = [(1e-3, 1e-1), (1e-3, 2e-1), (1e-3, 3e-2), (5e-4, 1e-1), (2e-3, 1e-1)]
 class Scale:
     """How large the comparisons are.
 
-    Args:
+    Arguments:
         full: all of MNIST and the stated budgets; otherwise the bundled digits and a few steps, for tests.
         seconds: budgets of the inverse problems.
     """
@@ -152,9 +152,9 @@ def _imaging(scale: Scale, task: str, flat: bool, seed: int) -> Data:
     return Data(*(_pair(task, split, number, count, flat) for split, number in parts))
 
 
-def _denoiser(threshold: float, start: str | None, seed: int) -> Network:
+def _denoiser(scale: Scale, threshold: float, start: str | None, seed: int) -> Network:
     generator = torch.Generator().manual_seed(seed)
-    network = MLP([PIXELS] * 9, SoftThreshold(threshold), generator=generator)
+    network = MLP([PIXELS] * (9 if scale.full else 3), SoftThreshold(threshold), generator=generator)
     if start is not None:
         initialise_weights(network, start, generator=generator)
     return network
@@ -174,7 +174,7 @@ def imaging(scale: Scale) -> list[Case]:
     for seconds in scale.seconds:
         for threshold in (0.2, 0.02):
             for task, margin in margins.items():
-                build = partial(_denoiser, threshold, "identity")
+                build = partial(_denoiser, scale, threshold, "identity")
                 rates = (3e-4, 5e-4, 1e-3) if scale.full else (5e-4,)
                 others = rivals(build, rates, (50, 100) if scale.full else (50,))
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
@@ -194,7 +194,7 @@ def imaging(scale: Scale) -> list[Case]:
 def imaging_default(scale: Scale) -> list[Case]:
     """The same networks from torch's default initialisation, where back-propagation has no gradient."""
     data = partial(_imaging, scale, "denoising", True)
-    build = partial(_denoiser, 0.2, None)
+    build = partial(_denoiser, scale, 0.2, None)
     ours = [Contestant("lifted, layer-wise first", build, FITTED), Contestant("lifted", build)]
     others = rivals(build, (1e-3,), (100,))
     name = "denoising, threshold 0.2, default initialisation"
@@ -204,13 +204,13 @@ def imaging_default(scale: Scale) -> list[Case]:
 def starts(scale: Scale) -> list[Case]:
     """Where weights and lifted variables begin: denoising, 7 × 784, threshold 0.2; nothing to beat."""
     data = partial(_imaging, scale, "denoising", True)
-    build = partial(_denoiser, 0.2, None)
+    build = partial(_denoiser, scale, 0.2, None)
     ways = ("keep", "he", "orthogonal", "lsuv", "identity", "identity-fit", "layer-wise")
     weights = [
         Contestant(f"weights {'default' if way == 'keep' else way}", build, {"weights": way, "batch_size": 50})
         for way in ways
     ]
-    through = partial(_denoiser, 0.2, "identity")
+    through = partial(_denoiser, scale, 0.2, "identity")
     states = [
         Contestant(
             f"states {how}", through, {"lifting": Bregman(0.1), "weights": "keep", "options": TrainOptions(states=how)}

@@ -7,6 +7,7 @@ COMMANDS: dict[str, str] = {
     "bench inversion": "torchlift.lab.commands.bench_inversion:BenchInversion",
     "bench layers": "torchlift.lab.commands.bench_layers:BenchLayers",
     "bench league": "torchlift.lab.commands.bench_league:BenchLeague",
+    "bench photographs": "torchlift.lab.commands.bench_photographs:BenchPhotographs",
     "bench solvers": "torchlift.lab.commands.bench_solvers:BenchSolvers",
     "bench step": "torchlift.lab.commands.bench_step:BenchStep",
     "bench training": "torchlift.lab.commands.bench_training:BenchTraining",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -11,9 +12,10 @@ from rich.progress import track
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import layers
+from torchlift.report.records import Curves, Series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class BenchLayers(Command):
     """Time spent on each combination, at least seven rounds."""
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
+    device: str = "cpu"
+    """Where they are evaluated: cpu, cuda, mps, xpu."""
 
     def collect(self) -> Record:
         if len(self.widths) != len(self.batches):
@@ -42,10 +46,11 @@ class BenchLayers(Command):
                 check_size(name, number)
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
-        rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds))
+        device = str(check_device("device", self.device))
+        rows = layers.rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds), device=device)
         total = len(sizes) * len(self.depths)
         shown = track(rows, "measuring", total=total, console=Console(stderr=True), disable=self.json, transient=True)
-        return {"threads": torch.get_num_threads(), "rows": list(shown)}
+        return {"threads": torch.get_num_threads(), "device": device, "rows": list(shown)}
 
     def show(self, record: Record, console: Console) -> None:
         for caption, keys in _TABLES.items():
@@ -58,7 +63,29 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.layers(record["rows"]))
+        self.save_plot(lambda plot: plot.figure(*growth(record["rows"])))
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[Curves]:
+    """Milliseconds against layers: a panel for each size, of all layers and of all gradients."""
+    figures = []
+    for what, ways in _WAYS.items():
+        for width, batch in dict.fromkeys((row["width"], row["batch"]) for row in rows):
+            same = [row for row in rows if (row["width"], row["batch"]) == (width, batch)]
+            depths = [row["layers"] for row in same]
+            series = [
+                Series(label, depths, [row[key] for row in same], dashed=label != "vectorised")
+                for label, key in ways.items()
+            ]
+            title = f"{what}, width {width}, batch {batch}"
+            figures.append(Curves(f"{width}-{batch}", title, "layers", "ms", series, x_log=True, y_log=True))
+    return figures
+
+
+_WAYS = {
+    "all layers": {"vectorised": "forward", "loop": "forward_loop"},
+    "all gradients": {"vectorised": "gradients", "loop": "gradients_loop", "loop, autograd": "gradients_autograd"},
+}
 
 
 _LEGEND = (

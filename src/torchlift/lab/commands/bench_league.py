@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import read_json
@@ -84,11 +84,8 @@ class BenchLeague(Command):
             return
         for each in record["records"]:
             title = f"{each['case']}, seed {each['seed']}, {each['seconds']:.1f} s"
-            table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-            for heading in ("method", "start"):
-                table.add_column(heading)
-            for heading in (each["metric"], "steps", "seconds to the best baseline's end"):
-                table.add_column(heading, justify="right")
+            right = [each["metric"], "steps", "seconds to the best baseline's end"]
+            table = columns(["method", "start"], right, title=title)
             for row in league.standings(each):
                 reached = "–" if row["to target"] is None else f"{row['to target']:.1f}"
                 value = "–" if row["report"] is None else f"{row['report']:.2f}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import solvers
+from torchlift.report.records import Curves, Series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +33,14 @@ class BenchSolvers(Command):
     """Names of the solvers to run; all by default."""
     seed: int = 0
     """Of noise and weights."""
+    device: str = "cpu"
+    """Where they race: cpu, cuda, mps, xpu."""
 
     def check(self) -> None:
         check_size("images", self.images)
         check_size("layers", self.layers)
         check_positive("seconds", self.seconds)
+        check_device("device", self.device)
         names = solvers.methods()
         for name in self.only:
             if name not in names:
@@ -47,13 +51,14 @@ class BenchSolvers(Command):
         with Console(stderr=True).status("starting") as status:
             trajectories = solvers.race(
                 names, self.images, self.layers, self.seconds, self.seed,
-                lambda name: status.update(f"{name}: {self.seconds:g} s"),
+                lambda name: status.update(f"{name}: {self.seconds:g} s"), self.device,
             )  # fmt: skip
         levels = solvers.targets(trajectories)
         return {
             "images": self.images,
             "layers": self.layers,
             "seed": self.seed,
+            "device": self.device,
             "threads": torch.get_num_threads(),
             "runs": [
                 {
@@ -87,7 +92,21 @@ class BenchSolvers(Command):
         )
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.descent(record["runs"]))
+        self.save_plot(lambda plot: plot.figure(*descent(record["runs"])))
+
+
+def descent(runs: Sequence[dict[str, Any]]) -> list[Curves]:
+    """The objective against steps and seconds, and the PSNR against seconds."""
+
+    def curves(title: str, x: str, y: str, label: str) -> Curves:
+        series = [Series(run["name"], run[x], run[y]) for run in runs]
+        return Curves(f"{y}-{x}", title, x[:-1] if x == "steps" else x, label, series, y_log=y == "values")
+
+    return [
+        curves("Descent by steps", "steps", "values", "objective"),
+        curves("Descent by time", "seconds", "values", "objective"),
+        curves("Images", "seconds", "psnr", "PSNR (dB)"),
+    ]
 
 
 def _reached(place: Sequence[float] | None) -> str:

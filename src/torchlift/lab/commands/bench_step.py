@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import step
@@ -49,10 +49,8 @@ class BenchStep(Command):
         }
 
     def show(self, record: Record, console: Console) -> None:
-        table = Table(title=f"One training step, {record['threads']} threads", title_justify="left", box=None)
-        table.add_column("module", no_wrap=True)
-        for heading in ("fused Adam, ms", "ratio", "quartiles", "goal", "start-up, ms", "s → 0"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        headings = ["fused Adam, ms", "ratio", "quartiles", "goal", "start-up, ms", "s → 0"]
+        table = columns(["module"], headings, title=f"One training step, {record['threads']} threads")
         for row in record["rows"]:
             goal = "" if row["goal"] is None else f"≤ {row['goal']:.2f}"
             quartiles = f"{row['low']:.2f}–{row['high']:.2f}"

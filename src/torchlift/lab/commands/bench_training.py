@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.lab.benchmarks import training, training_cases
@@ -66,11 +66,7 @@ class BenchTraining(Command):
         return record
 
     def show(self, record: Record, console: Console) -> None:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for heading in ("case", "contestant"):
-            table.add_column(heading)
-        for heading in ("median", "spread", "steps", "goal", "reached", "step time"):
-            table.add_column(heading, justify="right")
+        table = columns(["case", "contestant"], ["median", "spread", "steps", "goal", "reached", "step time"])
         for row in record["cases"]:
             for i, outcome in enumerate(row["outcomes"]):
                 table.add_row(*_cells(row, outcome, first=i == 0))

@@ -15,6 +15,7 @@ from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.planning import Forecast, Machine, Work, curves
+from torchlift.report.records import Curves, Series
 
 _SAYING = (
     "These are steps, not trainings: a lifted step makes three matrix products per layer, as back-propagation does, "
@@ -93,12 +94,17 @@ class Plan(Command):
             invalid_value("plan figure", "a file ending in .png, .svg or .pdf", repr(self.figure.name))
         from torchlift.report import plot
 
-        methods = {
-            method: [None if forecast is None else (forecast.seconds, forecast.efficiency) for forecast in forecasts]
-            for method, forecasts in forecasts_by_method.items()
-        }
         title = f"{work.layers} layers of {work.width} units, batch {work.batch}"
-        plot.devices(title, counts, methods).savefig(self.figure, dpi=120)
+        figures = []
+        for label, name in (("seconds per step", "seconds"), ("efficiency", "efficiency")):
+            series = [
+                Series(
+                    method, counts, [None if forecast is None else getattr(forecast, name) for forecast in forecasts]
+                )
+                for method, forecasts in forecasts_by_method.items()
+            ]
+            figures.append(Curves(name, title, "devices", label, series, x_log=True, y_log=name == "seconds"))
+        plot.figure(*figures).savefig(self.figure, dpi=120)
 
 
 def _powers(devices: int) -> list[int]:

@@ -20,7 +20,7 @@ from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns, facts
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
-from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Scale, reproduce
+from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Options, Scale, reproduce
 from torchlift.lab.reproduction.run import OUT, check_folder, started
 from torchlift.report.records.figures import OUTCOMES
 
@@ -37,7 +37,7 @@ class Reproduce(Command):
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
     """Experiments to run, "all" of them, or "list" to see what there is."""
     scale: Scale = "small"
-    """tiny: seconds; small: about ten minutes per experiment on two cores; paper: the published setting."""
+    """tiny: seconds; small: at most 90 minutes for all on two cores; paper: the published setting."""
     seed: int = 0
     """Of everything random."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = OUT
@@ -46,6 +46,12 @@ class Reproduce(Command):
     """Go on with what was interrupted; what is finished is kept."""
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
+    steps: int | None = None
+    """Of the trainings as published, instead of the scale's; with --resume a finished run goes on to them."""
+    seeds: int | None = None
+    """How many seeds, from --seed on, where trainings are repeated; instead of the scale's."""
+    device: str = "cpu"
+    """Where trainings and run-time tables are computed: cpu, cuda, mps, xpu; the other experiments stay on cpu."""
 
     def collect(self) -> Record:
         if self.names == (LIST,):
@@ -96,6 +102,7 @@ class Reproduce(Command):
         experiments = _find(self.names)
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
+        self._options()
         for experiment in experiments:
             check_folder(experiment, self.scale, self.seed, self.out, resume=self.resume)
         if self.resume and not any(started(self.out / experiment.name) for experiment in experiments):
@@ -136,6 +143,7 @@ class Reproduce(Command):
             resume=self.resume,
             tell=lambda part: progress.update(bar, part=part),
             done=done,
+            options=self._options(),
         )
         progress.update(bar, part="")
         return {
@@ -148,10 +156,15 @@ class Reproduce(Command):
             "failure": None,
         }
 
+    def _options(self) -> Options:
+        return Options(self.steps, self.seeds, self.device)
+
     def _resume_command(self) -> str:
         words = ["torchlift", self.name, *self.names, "--scale", self.scale, "--seed", str(self.seed)]
         words += ["--out", str(self.out)] if self.out != OUT else []
-        words += ["--threads", str(self.threads)] if self.threads is not None else []
+        for name in ("threads", "steps", "seeds"):
+            words += [f"--{name}", str(getattr(self, name))] if getattr(self, name) is not None else []
+        words += ["--device", self.device] if self.device != "cpu" else []
         return shlex.join([*words, "--resume"])
 
 

@@ -1,9 +1,10 @@
 """The numerical section of the paper: every table, figure and claim as an experiment that can be run again."""
 
 from torchlift.lab.reproduction.architectures import Architectures
+from torchlift.lab.reproduction.auxiliary_start import AuxiliaryStart
 from torchlift.lab.reproduction.conventional_sweep import ConventionalSweep
 from torchlift.lab.reproduction.error_estimate import ErrorEstimate
-from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
+from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Options, Scale, Work
 from torchlift.lab.reproduction.implicit_stability import ImplicitStability
 from torchlift.lab.reproduction.inverse_problems import Deblurring, Denoising, Inpainting
 from torchlift.lab.reproduction.inversion import Inversion
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         TableForward(),
         TableBackward(),
         Optimisers(),
+        AuxiliaryStart(),
         Deblurring(),
         Denoising(),
         Inpainting(),
@@ -33,4 +35,4 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 """By name, in the order of the paper; ours last."""
 
-__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Scale", "Work", "reproduce"]
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Options", "Scale", "Work", "reproduce"]

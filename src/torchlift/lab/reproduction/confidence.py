@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
+
+from torchlift.report.records import Claim
 
 #: The quantile of the normal distribution for intervals of 95 %.
 QUANTILE = 1.959964
 
-#: With fewer values an interval says nothing, and the expansion below is not accurate.
-LEAST = 5
+#: With fewer values an interval says nothing.
+LEAST = 3
+
+#: The 97.5 % quantiles of Student's t where the expansion below is not accurate, by degrees of freedom.
+FEW = {1: 12.706205, 2: 4.302653, 3: 3.182446}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def confidence(values: Tensor) -> Interval:
 
     The quantile t is that of the normal distribution with its corrections of
     order 1/n to 1/n⁴ (Abramowitz & Stegun 26.7.5), good to 0.1 % from
-    n = 5. Fewer values have no interval.
+    n = 5, and a table below. Fewer than three values have no interval.
     """
     values = values.double()
     mean, count = float(values.mean()), len(values)
@@ -50,12 +55,28 @@ def confidence(values: Tensor) -> Interval:
 
 def student(freedom: int) -> float:
     """The 97.5 % quantile of Student's t."""
+    if freedom in FEW:
+        return FEW[freedom]
     z, n = QUANTILE, freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     fourth = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
     return z + first / n + second / n**2 + third / n**3 + fourth / n**4
+
+
+def over_seeds(claims: Mapping[int, Sequence[Claim]]) -> list[Claim]:
+    """One claim for all seeds: the numbers of the first, and the outcome where all seeds agree."""
+    first, *others = claims
+    together = []
+    for number, claim in enumerate(claims[first]):
+        outcomes = [claims[seed][number].outcome for seed in claims]
+        same = len(set(outcomes)) == 1
+        others_said = f"seeds {', '.join(map(str, others))}: "
+        others_said += "the same outcome" if same else ", ".join(outcomes[1:])
+        measured = f"{claim.measured} (seed {first}; {others_said})" if others else claim.measured
+        together.append(replace(claim, measured=measured, outcome=claim.outcome if same else "not decidable"))
+    return together
 
 
 def every(outcomes: Iterable[bool | None]) -> bool | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from torchlift.lab.problem import LAYERS, PIXELS, WATCHED, Images, load_images
+from torchlift.lab.problem import LAYERS, SIDE, WATCHED, Images, load_images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
 from torchlift.lab.reproduction.restoration import SHOWN, Outcome, conventional, pictures, trained
@@ -44,6 +44,7 @@ Key = tuple[float, float]
 class ConventionalSweep(Experiment):
     """Back-propagation on all images with Adam, from torch's default start."""
 
+    on_devices = True
     name = "conventional-sweep"
     title = "Where conventional training fails"
     about = "thresholds 0.2 to 0.02 × learning rates of Adam, 7 × 784 soft-threshold network (section on training)"
@@ -52,9 +53,9 @@ class ConventionalSweep(Experiment):
         size: Size = work.choose(TINY, SMALL, PAPER)
         keys = list(product(THRESHOLDS, RATES))
         work.expect(1 + len(keys))
-        images = load_images(TASK, size.training, size.validation, work.seed)
+        images = load_images(TASK, size.training, size.validation, work.seed, device=work.device)
         read = reader(work, min(size.training, WATCHED), size.validation)
-        parts = {key: _train(work, images, size, key) for key in keys}
+        parts = {key: _train(work, images, read, size, key) for key in keys}
         outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
         return ExperimentResult(
             _summary(outcomes),
@@ -73,9 +74,9 @@ def _label(key: Key) -> str:
     return f"threshold {key[0]:g}, learning rate {key[1]:g}"
 
 
-def _train(work: Work, images: Images, size: Size, key: Key) -> Part:
+def _train(work: Work, images: Images, read: Reader, size: Size, key: Key) -> Part:
     make = partial(conventional, images=images, rate=key[1])
-    return trained(work, _label(key), images, key[0], size.steps, size.every, make)
+    return trained(work, _label(key), images, read, key[0], size.steps, size.every, make)
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def _summary(outcomes: Mapping[Key, Outcome]) -> str:
     return (
         f"Thresholds at which conventional training recovers recognisable digits: {names[0]}. Thresholds at which the "
         f"network ends with an output that does not depend on the input: {names[1]}. Torch draws biases from "
-        f"±1/√{PIXELS} = ±0.036: a larger threshold lets no layer stay active once the signal has faded on its way."
+        f"±1/√{SIDE**2} = ±0.036: a larger threshold lets no layer stay active once the signal has faded on its way."
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_device, check_size
 from torchlift.core.errors import DataError, invalid_value
 from torchlift.io import load_tensors, save_tensors
 from torchlift.report.records import Claim, Figure
@@ -43,6 +44,31 @@ class ExperimentResult:
     configuration: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a run may ask for beyond its scale.
+
+    Arguments:
+        steps: of the long trainings; None for what the scale says. Their checkpoints are kept, so that a later run
+            goes on from there.
+        seeds: how many, where an experiment repeats its trainings; None for what the scale says.
+        device: where trainings run.
+    """
+
+    steps: int | None = None
+    seeds: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "seeds"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
+        check_device("device", self.device)
+
+
+DEFAULT = Options()
+
+
 class Work:
     """Where an experiment works: its scale and seed, a folder for what is finished, and someone to tell about progress.
 
@@ -53,6 +79,7 @@ class Work:
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
         interrupted: whether Ctrl-C was pressed. Solvers and `train` return early then; the part is not kept.
+        options: what was asked for beyond the scale.
     """
 
     def __init__(
@@ -63,10 +90,12 @@ class Work:
         tell: Callable[[str], None] = lambda text: None,
         done: Callable[[int, int], None] = lambda finished, total: None,
         interrupted: Callable[[], bool] = lambda: False,
+        options: Options = DEFAULT,
     ) -> None:
         self.scale, self.seed, self.folder, self.tell = scale, seed, folder, tell
         self._done, self._total, self._interrupted = done, 0, interrupted
         self._names: set[str] = set()
+        self.steps, self.seeds, self.device = options.steps, options.seeds, torch.device(options.device)
 
     def choose(self, tiny: Any, small: Any, paper: Any) -> Any:
         """One of three values, by scale."""
@@ -121,12 +150,14 @@ class Experiment(ABC):
 
     A subclass is one file; it is found by being listed in `torchlift.lab.reproduction.EXPERIMENTS`.
     `run` cuts the work into parts (`work.part`), of which none should take longer than about a
-    minute at scale "small" without checkpoints of its own. Scales differ in numbers of images and
-    steps only; "paper" is the published setting.
+    minute at scale "small" without checkpoints of its own. Scales differ in the numbers of images,
+    their pixels, steps and seeds only; "paper" is the published setting.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    on_devices: ClassVar[bool] = False
+    """Whether it works where `work.device` says; the others stay on the processor."""
     about: ClassVar[str]
     """One line for `torchlift reproduce list`: what is done, and where the paper has it."""
 

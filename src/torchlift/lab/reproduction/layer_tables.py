@@ -59,6 +59,7 @@ PAPER = Sizes(SIZES, DEPTHS, seconds=5.0, repeats=21, limit=float("inf"))
 class LayerTable(Experiment):
     """What both tables share: cells are measured one by one, each a part."""
 
+    on_devices: ClassVar[bool] = True
     published: ClassVar[Mapping[int, tuple[float, float]]]
     what: ClassVar[str]
 
@@ -74,7 +75,7 @@ class LayerTable(Experiment):
         rows: list[dict[str, Any]] = []
         for width, batch, layers in cells:
             cell = {"width": width, "batch": batch, "layers": layers}
-            _, row = work.part(_cell_name(cell), partial(self.measure, plan, cell, work.seed))
+            _, row = work.part(_cell_name(cell), partial(self.measure, plan, cell, work))
             rows.append(dict(row))
         decidable = work.scale != "tiny"
         claims = self.claims(rows, plan.sizes[0], decidable)
@@ -82,7 +83,7 @@ class LayerTable(Experiment):
         factors = "; ".join(f"{speed_up(row):.2g} at {_cell_name(row)}" for row in deepest)
         summary = (
             f"{self.what} of a soft-threshold MLP with all layers in one batched product, against one layer after the "
-            f"other, at the same lifted variables, on this CPU with {torch.get_num_threads()} threads. "
+            f"other, at the same lifted variables, on {work.device} with {torch.get_num_threads()} threads. "
             f"How many times as fast the vectorised way is: {factors}."
         )
         configuration = {
@@ -97,8 +98,8 @@ class LayerTable(Experiment):
         }
         return ExperimentResult(summary, claims, self.figures(rows, plan.sizes), configuration)
 
-    def measure(self, plan: Sizes, cell: Mapping[str, int], seed: int) -> Part:
-        evaluations = Evaluations(**cell, seed=seed)
+    def measure(self, plan: Sizes, cell: Mapping[str, int], work: Work) -> Part:
+        evaluations = Evaluations(**cell, seed=work.seed, device=work.device)
         times = interleaved(self.methods(evaluations), repeats=plan.repeats, seconds=plan.seconds)
         milliseconds = {name: 1e3 * seconds for name, seconds in times.items()}
         return {}, {**cell, "difference": self.difference(evaluations), "times": milliseconds}

@@ -62,11 +62,11 @@ PAPER = Plan((10, 30, 100, 300, 1000, 3000), (1, 2, 4, 8, 16, 32, 64, 128), (100
 
 def methods(batch: int, folder: Path) -> dict[str, Phase]:
     """By name, on batches of one size or, for one of them, on all samples at once."""
-    free = Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-3)), batch, steps=STEPS)
+    free = Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-3)), batch_size=batch, steps=STEPS)
     warm = replace(free, states="warm")
     return {
-        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), batch, steps=STEPS),
-        SWEEP: Phase(None, None, batch, steps=STEPS),
+        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), batch_size=batch, steps=STEPS),
+        SWEEP: Phase(batch_size=batch, steps=STEPS),
         FREE: free,
         WHOLE: replace(free, batch_size="full"),
         KEPT: warm,

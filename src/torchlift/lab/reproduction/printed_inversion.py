@@ -34,7 +34,7 @@ def printed_inversion(
         tolerance: x and p stop earlier when both change by less in norm, for all images.
     """
     layers = Layers.of(network)
-    blocks = [influence.reads[0][0][1] for influence in layers.influences]
+    blocks = [jacobian.reads[0][0][1] for jacobian in layers.jacobians]
     square = [float(block.norm_bound()) ** 2 for block in blocks]
     gradient = FiniteDifference(network.in_shape)
     x = y.new_zeros(len(y), *network.in_shape)
@@ -68,7 +68,7 @@ def _input(
 ) -> tuple[Tensor, Tensor]:
     """The printed primal-dual steps of the input with the auxiliary variables fixed."""
     sigma = 1 / (8 * weight)
-    block = layers.influences[0].reads[0][0][1]
+    block = layers.jacobians[0].reads[0][0][1]
     for _ in range(steps):
         v = layers.pre_activation(0, [x])
         pull = block.adjoint(layers.activations[0](v) - u[0]) + weight * gradient.adjoint(p)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.data import load_digits
+from torchlift.lab.problem import SIDE, shrunk
 from torchlift.lab.reproduction.experiment import Part, Work
 from torchlift.networks import MLP, Network
 from torchlift.prox import ReLU
@@ -59,21 +60,28 @@ class Reader:
 
     def accuracy(self, images: Tensor, split: str) -> float:
         """The share of the images of a split, in their order, that are read correctly."""
-        return _accuracy(self.network, images, self.labels[split])
+        return float(self.right(images, split).mean())
+
+    def right(self, images: Tensor, split: str) -> Tensor:
+        """1 for each image that is read correctly, 0 for the others."""
+        return _right(self.network, images.cpu(), self.labels[split])
 
 
-def reader(work: Work, training: int, validation: int) -> Reader:
+def reader(work: Work, training: int, validation: int, side: int = SIDE) -> Reader:
     """The classifier of an experiment's work, trained as one of its parts, to read the first images of each split."""
-    network = MLP([784, 256, 10], ReLU(), generator=torch.Generator().manual_seed(work.seed))
+    network = MLP([side**2, 256, 10], ReLU(), generator=torch.Generator().manual_seed(work.seed))
     digits, held_out = load_digits("train"), load_digits("validation")
-    images = {"training": digits.images[:training].flatten(1), "validation": held_out.images[:validation].flatten(1)}
+    pictures = {"training": digits.images[:training], "validation": held_out.images[:validation]}
+    images = {split: shrunk(shown, side).flatten(1) for split, shown in pictures.items()}
     labels = {"training": digits.labels[:training], "validation": held_out.labels[:validation]}
 
     def make() -> Part:
-        count = work.choose(500, 5000, 5000)
-        data = (digits.images[:count].flatten(1), digits.labels[:count])
+        count = work.choose(100, 5000, 5000)
+        data = (shrunk(digits.images[:count], side).flatten(1), digits.labels[:count])
         train(network, data, epochs=work.choose(2, 10, 10), seed=work.seed, progress=False).raise_if_failed()
-        return snapshot(network), {split: _accuracy(network, images[split], labels[split]) for split in SPLITS}
+        return snapshot(network), {
+            split: float(_right(network, images[split], labels[split]).mean()) for split in SPLITS
+        }
 
     tensors, clean = work.part("a classifier of clean digits", make)
     load_snapshot(network, dict(tensors))
@@ -81,5 +89,5 @@ def reader(work: Work, training: int, validation: int) -> Reader:
 
 
 @torch.no_grad()
-def _accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
-    return float((network(images).argmax(1) == labels).float().mean())
+def _right(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+    return (network(images).argmax(1) == labels).float()

@@ -53,12 +53,17 @@ class Outcome:
         tensors, record = part
         accuracy = {split: read.accuracy(tensors[split], split) for split in SPLITS}
         recognised = {split: accuracy[split] >= read.bar(split) for split in SPLITS}
-        quality = psnr(tensors["validation"], images.validation_x)
+        quality = psnr(tensors["validation"], images.validation_x.cpu())
         return Outcome(trajectory_of(record), quality, accuracy, recognised, bool(record["silent"]))
 
     @property
     def mean(self) -> float:
         return float(self.psnr.mean())
+
+    @property
+    def best(self) -> Row:
+        """What was measured at the step that every other validation image chooses."""
+        return max(self.trajectory.rows, key=lambda row: row["selection psnr"])
 
     @property
     def readable(self) -> bool:
@@ -101,17 +106,17 @@ def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
     """
     y, x = (images.y[:1], images.x.mean(0, keepdim=True)) if silent(network, images.y) else (images.y, images.x)
     optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
-    phase = Phase(Conventional(), optimiser, "full", weights="keep")
+    phase = Phase(Conventional(), optimiser, batch_size="full", weights="keep")
     batches = as_batches((y, x), batch_size=None)
     return phase.begin(network, SquaredError(), batches, _constant)
 
 
-def lifted_bregman(network: MLP, images: Images, rate: float) -> TrainStep:
+def lifted_bregman(network: MLP, images: Images, rate: float, states: str = "input", seed: int = 0) -> TrainStep:
     """As published: Adam's step of θ, then its proximal step of z, all images, z begins as the replicated input."""
     solver = LinearisedBCD(ProximalAdam(rate))
-    phase = Phase(Bregman(MU), solver, "full", weights="keep", states="input")
+    phase = Phase(Bregman(MU), solver, batch_size="full", weights="keep", states=states)
     batches = as_batches((images.y, images.x), batch_size=None)
-    return phase.begin(network, SquaredError(), batches, _constant)
+    return phase.begin(network, SquaredError(), batches, _constant, seed)
 
 
 def recommended(
@@ -120,13 +125,21 @@ def recommended(
     """What we advise: an identity start and batches, then the defaults of `train`, or Adam with annealing."""
     initialise_weights(network, (images.y, images.x), "identity", generator=torch.Generator().manual_seed(seed))
     adam = BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
-    phase = Phase(Conventional(), adam, batch_size) if back_propagation else Phase(batch_size=batch_size)
+    phase = Phase(Conventional(), adam, batch_size=batch_size) if back_propagation else Phase(batch_size=batch_size)
     batches = as_batches((images.y, images.x), batch_size=min(batch_size, len(images.y)), seed=seed)
     return phase.begin(network, SquaredError(), batches, lambda count: 1 - count / steps, seed)
 
 
 def trained(
-    work: Work, name: str, images: Images, threshold: float, steps: int, every: int, make: Callable[[MLP], TrainStep]
+    work: Work,
+    name: str,
+    images: Images,
+    read: Reader,
+    threshold: float,
+    steps: int,
+    every: int,
+    make: Callable[[MLP], TrainStep],
+    seed: int | None = None,
 ) -> Part:
     """One training as a part of an experiment: the measured rows, and the outputs that the last parameters give.
 
@@ -134,6 +147,7 @@ def trained(
         name: of the part.
         steps, every: how long, and how often it is measured.
         make: puts a method to work on the network.
+        seed: of the weights; that of the work if not given.
 
     Returns:
         the outputs for the watched "training" and all "validation" images; the "rows", and whether the
@@ -141,30 +155,38 @@ def trained(
     """
 
     def part() -> Part:
-        network = build(threshold, work.seed)
+        network = build(threshold, work.seed if seed is None else seed, side=images.side).to(images.y.device)
         method = make(network)
         trajectory = follow(
-            method, partial(_measure, network, images, method), every=every, steps=steps,
+            method, partial(measure, network, images, read, method), every=every, steps=steps,
             folder=work.training_folder(name),
         )  # fmt: skip
         with torch.no_grad():
-            tensors = {"training": network(images.y[:WATCHED]), "validation": network(images.validation_y)}
+            tensors = {"training": network(images.y[:WATCHED]).cpu(), "validation": network(images.validation_y).cpu()}
         return part_of(tensors, trajectory, silent=silent(network, images.y))
 
-    result = work.part(name, part)
-    shutil.rmtree(work.training_folder(name), ignore_errors=True)  # the part is safe, its checkpoints are large
+    result = work.part(f"{name}, {steps} steps", part)
+    if work.steps is None:
+        shutil.rmtree(work.training_folder(name), ignore_errors=True)  # the part is safe, its checkpoints are large
     return result
 
 
 @torch.no_grad()
-def _measure(network: MLP, images: Images, method: TrainStep) -> Row:
-    """Mean squared error per pixel and mean PSNR, for some training images and all validation images."""
+def measure(network: MLP, images: Images, read: Reader, method: TrainStep) -> Row:
+    """Mean squared error per pixel, mean PSNR and share of digits read, for some training and all validation images.
+
+    "selection psnr" is that of every other validation image, which may choose a step; "held-out" is the rest.
+    """
     row: Row = {}
     watched = (images.y[:WATCHED], images.x[:WATCHED])
     for name, (y, x) in {"training": watched, "validation": (images.validation_y, images.validation_x)}.items():
         output = network(y)
         row[f"{name} error"] = float((output - x).square().mean())
-        row[f"{name} psnr"] = float(psnr(output, x).mean())
+        quality, right = psnr(output, x), read.right(output, name)
+        row |= {f"{name} psnr": float(quality.mean()), f"{name} read": float(right.mean())}
+        if name == "validation":
+            row |= {"selection psnr": float(quality[::2].mean())}
+            row |= {"held-out psnr": float(quality[1::2].mean()), "held-out read": float(right[1::2].mean())}
     if isinstance(method, LiftedStep) and isinstance(method.problem, TrainingProblem):
         problem = method.problem
         report = problem.objective.report(problem.y, problem.x, problem.states(method.state.point))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import read_json, unlinked, write_file
 from torchlift.io.lock import hold
-from torchlift.lab.reproduction.experiment import SCALES, Experiment, ExperimentResult, Scale, Work
+from torchlift.lab.reproduction.experiment import DEFAULT, SCALES, Experiment, ExperimentResult, Options, Scale, Work
 from torchlift.lab.reproduction.interrupt import noticing_interrupts
 from torchlift.report.plot.figures import save_figure
 from torchlift.report.records import (
@@ -47,6 +47,7 @@ def reproduce(
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
     done: Callable[[int, int], None] = lambda finished, total: None,
+    options: Options = DEFAULT,
 ) -> Record:
     """Do what an experiment says, in the folder `out`/<name of the experiment>.
 
@@ -62,6 +63,9 @@ def reproduce(
         resume: go on where an earlier run with the same settings stopped; one that is finished is read.
         tell: called with what is being done.
         done: called with (parts finished, parts in all).
+        options: numbers of steps and seeds other than the scale's, and a device. A finished run with other
+            numbers of steps or seeds is gone on with: what it has trained is used. Experiments that are not
+            about trainings or run times stay on the processor, as their records say.
 
     Raises:
         DataError: The folder holds something else, or it cannot be written.
@@ -69,7 +73,11 @@ def reproduce(
     """
     folder = check_folder(experiment, scale, seed, out, resume=resume)
     if finished(folder):
-        return load_record(folder)
+        record = load_record(folder)
+        if all(record.configuration.get(name) == value for name, value in _asked_for(options)):
+            return record
+    if not experiment.on_devices:
+        options = replace(options, device=DEFAULT.device)
     folder.mkdir(parents=True, exist_ok=True)
     lock = hold(folder)
     clock = _Clock.start(folder, _settings(experiment, scale, seed))
@@ -81,10 +89,10 @@ def reproduce(
     try:
         with noticing_interrupts() as interrupted, torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)  # each part does the same: an experiment is the same whole or in pieces
-            result = experiment.run(Work(scale, seed, folder, tell, count, interrupted))
+            result = experiment.run(Work(scale, seed, folder, tell, count, interrupted, options))
             if interrupted():
                 raise KeyboardInterrupt
-        record = _record(experiment, scale, seed, result, clock)
+        record = _record(experiment, scale, seed, result, clock, options)
         write_figures(folder, record)
         save_record(folder, record)
     finally:
@@ -158,14 +166,23 @@ def _check_same(folder: Path, settings: Mapping[str, Any]) -> None:
             raise DataError(message(str(folder), f"a run with {kind} {value}", earlier.get(name), hint))
 
 
-def _record(experiment: Experiment, scale: Scale, seed: int, result: ExperimentResult, clock: _Clock) -> Record:
+def _asked_for(options: Options) -> list[tuple[str, int | None]]:
+    """Numbers beyond the scale's, by their names in a record, which has those that are not None."""
+    return [("steps asked for", options.steps), ("seeds asked for", options.seeds)]
+
+
+def _record(
+    experiment: Experiment, scale: Scale, seed: int, result: ExperimentResult, clock: _Clock, options: Options
+) -> Record:
+    asked = {f"--{name}": value for name, value in vars(options).items() if value != getattr(DEFAULT, name)}
+    numbers = {name: value for name, value in _asked_for(options) if value is not None}
     return Record(
         name=experiment.name,
         title=experiment.title,
         summary=result.summary,
         command=f"torchlift reproduce {experiment.name} --scale {scale} --seed {seed} "
-        f"--threads {torch.get_num_threads()}",
-        configuration={"scale": scale, "seed": seed, **result.configuration},
+        f"--threads {torch.get_num_threads()}" + "".join(f" {name} {value}" for name, value in asked.items()),
+        configuration={"scale": scale, "seed": seed, **numbers, **result.configuration},
         environment=clock.environment,
         seconds=clock.seconds(),
         claims=result.claims,

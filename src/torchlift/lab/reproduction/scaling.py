@@ -79,9 +79,9 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
     """Method ↦ one training step on the full batch."""
     calls: dict[str, Callable[[], object]] = {}
     phases = {
-        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), samples, steps=1),
-        SWEEP: Phase(None, None, samples, steps=1),
-        FREE: Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-4)), "full", steps=1),
+        TAPE: Phase(Conventional(), BackPropagation(torch.optim.Adam), batch_size=samples, steps=1),
+        SWEEP: Phase(batch_size=samples, steps=1),
+        FREE: Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-4)), batch_size="full", steps=1),
     }
     for name, phase in phases.items():
         generator = torch.Generator().manual_seed(seed)

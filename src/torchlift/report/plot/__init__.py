@@ -1,11 +1,8 @@
 """Figures; every function returns a matplotlib figure. Needs the extra `torchlift[plot]`."""
 
 from torchlift.report.plot.blocks import blocks
-from torchlift.report.plot.descent import descent
-from torchlift.report.plot.devices import devices
 from torchlift.report.plot.figures import figure
-from torchlift.report.plot.inversion import gains, pictures, weights
-from torchlift.report.plot.speed import layers
+from torchlift.report.plot.inversion import pictures, weights
 from torchlift.report.plot.training import training
 
-__all__ = ["blocks", "descent", "devices", "figure", "gains", "layers", "pictures", "training", "weights"]
+__all__ = ["blocks", "figure", "pictures", "training", "weights"]

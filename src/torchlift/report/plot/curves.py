@@ -1,4 +1,4 @@
-"""Draws curves over one axis."""
+"""Draws curves over one axis, in one panel or several."""
 
 from __future__ import annotations
 
@@ -18,25 +18,48 @@ _FEW_POINTS = 16
 """Curves of at most as many points have a dot at each."""
 _INSIDE = 4
 """As many names fit into the axes; more stand beside them."""
+_PANELS = 3
+"""In one line of a figure."""
 _LETTERS = 34
 """In one line of a name."""
 _LINES = {False: ("-", "-."), True: ("--", ":")}
 _DOTS = "os^Dv"
 
 
-def draw_curves(curves: Curves) -> Figure:
+def draw_curves(*panels: Curves) -> Figure:
+    """One panel for each, at most three in a line."""
     from matplotlib.figure import Figure
+
+    sizes = [_size(curves) for curves in panels]
+    columns = min(len(panels), _PANELS)
+    lines = -(-len(panels) // columns)
+    wide, high = (max(size[k] for size in sizes) for k in (0, 1))
+    figure = Figure(figsize=(wide * columns, high * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    for axis, curves in zip(axes, panels, strict=False):
+        _draw_panel(axis, curves, high)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    return figure
+
+
+def _size(curves: Curves) -> tuple[float, float]:
+    """Inches; where there are many names, they have a place of their own."""
+    names = _names(curves)
+    if len(names) <= _INSIDE:
+        return 6.0, 3.9
+    longest = max(len(line) for lines in names for line in lines)
+    return 6.6 + 0.065 * longest, max(3.9, 0.8 + 0.16 * sum(map(len, names)))
+
+
+def _names(curves: Curves) -> list[list[str]]:
+    return [textwrap.wrap(series.label, _LETTERS) or [""] for series in curves.series]
+
+
+def _draw_panel(axis: Axes, curves: Curves, high: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    names = [textwrap.wrap(series.label, _LETTERS) or [""] for series in curves.series]
-    outside = len(names) > _INSIDE
-    wide, high = 6.0, 3.9
-    if outside:  # the names have a place of their own
-        wide += 0.6 + 0.065 * max(len(line) for lines in names for line in lines)
-        high = max(high, 0.8 + 0.16 * sum(map(len, names)))
-    figure = Figure(figsize=(wide, high), layout="constrained")
-    axis = figure.subplots()
-    looks = _looks(curves.series)
+    names, looks = _names(curves), _looks(curves.series)
     for series, lines, (colour, line, dot) in zip(curves.series, names, looks, strict=True):
         _draw(axis, series, plain("\n".join(lines)), colour, line, dot)
     tidy(axis, curves.x_label, curves.y_label, (6.0, high))
@@ -50,11 +73,10 @@ def draw_curves(curves: Curves) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if curves.y_log:
         logarithmic(axis, "y", [y for series in curves.series for y in series.y if y is not None])
-    if outside:
+    if len(names) > _INSIDE:
         axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     elif curves.series:
         axis.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize=SMALL)
-    return figure
 
 
 def _draw(axis: Axes, series: Series, label: str, colour: str, line: str, dot: str) -> None:

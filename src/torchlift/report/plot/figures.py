@@ -23,14 +23,15 @@ _WITHOUT_DATE = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}
 """Metadata: the same figure gives the same file."""
 
 
-def figure(shown: records.Figure) -> Figure:
+def figure(shown: records.Figure, *beside: Curves) -> Figure:
     """A figure of a record, drawn by matplotlib.
 
     Arguments:
         shown: `Curves`, `Pictures`, `HeatMap` or `Blocks` of `torchlift.report.records`.
+        beside: more curves, where the first are some, each in a panel of its own.
     """
     if isinstance(shown, Curves):
-        return draw_curves(shown)
+        return draw_curves(shown, *beside)
     if isinstance(shown, Pictures):
         return draw_pictures(shown)
     if isinstance(shown, HeatMap):

@@ -77,7 +77,7 @@ def draw_pictures(shown: Pictures) -> Figure:
 
 
 def _layout(shown: Pictures, compared: bool) -> _Layout:
-    count, height, width = next(iter(shown.rows.values())).shape
+    count, *_, height, width = next(iter(shown.rows.values())).shape
     beside = compared and count <= _BESIDE
     columns = 2 * count if beside else count
     wide = min(_IMAGE, _WIDEST / max(columns, 1))
@@ -105,7 +105,7 @@ def _draw(axis: Axes, layout: _Layout, place: tuple[float, float], images: Tenso
     from matplotlib.patches import Rectangle
 
     drawn, (right, y) = None, place
-    for index, image in enumerate(torch.unbind(images)):
+    for index, image in enumerate(torch.unbind(images if images.ndim == 3 else images.movedim(1, -1))):
         x = right + layout.left(index)
         extent = (x, x + layout.wide, y + layout.high, y)
         drawn = axis.imshow(

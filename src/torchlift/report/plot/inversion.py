@@ -1,4 +1,4 @@
-"""Draws inverted images, the search for a weight, and gains over a decoder."""
+"""Draws inverted images, and the search for a weight."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchlift.core.errors import invalid_value
+from torchlift.report.plot.curves import draw_curves
+from torchlift.report.records import Curves, Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,48 +41,15 @@ def pictures(rows: Mapping[str, Tensor]) -> Figure:
 
 def weights(rows: Sequence[Mapping[str, float]], chosen: float | None = None) -> Figure:
     """What a rule for the weight saw: the rows of `WeightTrace.rows()`, with the chosen weight marked."""
-    from matplotlib.figure import Figure
-
     if not rows:
         invalid_value("plot.weights", "at least one trial", "none")
     criterion = next(name for name in rows[0] if name != "weight")
-    ordered = sorted(rows, key=lambda row: row["weight"])
-    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
-    axis = figure.subplots()
-    axis.plot([r["weight"] for r in ordered], [r[criterion] for r in ordered], "o-", color="#1b6ca8", ms=4)
-    axis.set(xscale="log", xlabel="weight", ylabel=criterion)
+    pairs = sorted((row["weight"], row[criterion]) for row in rows)
+    values = [value for _, value in pairs]
+    series = [Series(criterion, [weight for weight, _ in pairs], values)]
     if chosen is not None:
-        axis.axvline(chosen, color="#c8553d", linestyle="--", label=f"chosen: {chosen:.3g}")
-        axis.legend(frameon=False, fontsize=8)
-    axis.grid(visible=True, color="0.9")
-    axis.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def gains(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Gains over the decoder against the noise for the records of `torchlift bench inversion`: one panel per level."""
-    from matplotlib.figure import Figure
-
-    levels = list(dict.fromkeys(record["level"] for record in records))
-    if not levels:
-        invalid_value("plot.gains", "at least one record", "none")
-    figure = Figure(figsize=(3.4 * len(levels) + 0.8, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(levels), squeeze=False)[0]
-    for axis, level in zip(axes, levels, strict=True):
-        rows = sorted((r for r in records if r["level"] == level), key=lambda row: row["noise"])
-        noise = [row["noise"] for row in rows]
-        for k, name in enumerate(cell["name"] for cell in rows[0]["contestants"]):
-            pairs = [next(c["gain"] for c in row["contestants"] if c["name"] == name) for row in rows]
-            means, errors = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            style = "o-" if name.startswith("sweep") else "s--"
-            axis.errorbar(noise, means, yerr=errors, fmt=style, ms=4, color=f"C{k}", label=name, capsize=2)
-        axis.axhline(0, color="0.4", linewidth=0.8)
-        axis.set(xscale="log", xlabel="noise of the code", title=f"trained to {level:g}")
-        axis.grid(visible=True, color="0.9")
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("PSNR over the decoder (dB)")
-    axes[0].legend(frameon=False, fontsize=8)
-    return figure
+        series.append(Series(f"chosen: {chosen:.3g}", [chosen] * 2, [min(values), max(values)], dashed=True))
+    return draw_curves(Curves("weights", "Search for the weight", "weight", criterion, series, x_log=True))
 
 
 def _pixels(image: Tensor) -> Any:

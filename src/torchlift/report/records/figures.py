@@ -140,10 +140,10 @@ class Curves(Figure):
 
 @dataclass(frozen=True)
 class Pictures(Figure):
-    """Rows of images on one shared grey scale, [0, 1].
+    """Rows of images with values in [0, 1], on one shared grey scale or in colours.
 
     Arguments:
-        rows: label ↦ images (B, H, W), equally many in each row.
+        rows: label ↦ images (B, H, W), or (B, 3, H, W) in colours, equally many in each row.
         captions: label ↦ one short text under each image, such as its PSNR.
         truth: the row that the others are compared with: error maps are drawn for them, and two of
             them can be laid over each other in the report.
@@ -157,10 +157,10 @@ class Pictures(Figure):
 
     def __post_init__(self) -> None:
         shapes = {label: tuple(images.shape) for label, images in self.rows.items()}
-        if not shapes or len(set(shapes.values())) > 1 or any(len(shape) != 3 for shape in shapes.values()):
-            invalid_value(
-                f"Pictures {self.name}", "rows of equally many images (B, H, W) of one size", shapes or "none"
-            )
+        fits = all(len(shape) == 3 or (len(shape) == 4 and shape[1] == 3) for shape in shapes.values())
+        if len(set(shapes.values())) != 1 or not fits:
+            expected = "rows of equally many images (B, H, W) or (B, 3, H, W) of one size"
+            invalid_value(f"Pictures {self.name}", expected, shapes or "none")
         for label in (*self.captions, *([] if self.truth is None else [self.truth])):
             if label not in self.rows:
                 invalid_value(f"Pictures {self.name}", f"rows among {', '.join(self.rows)}", repr(label))
@@ -170,12 +170,13 @@ class Pictures(Figure):
                 invalid_value(f"Pictures {self.name}", expected, len(texts))
 
     def errors(self) -> dict[str, Tensor]:
-        """|images − truth| of every other row; none without a truth."""
+        """|images − truth| of every other row, the mean over colours; none without a truth."""
         if self.truth is None:
             return {}
         truth = self.rows[self.truth].detach().cpu().double()
         others = {label: images.detach().cpu().double() for label, images in self.rows.items() if label != self.truth}
-        return {label: (images - truth).abs() for label, images in others.items()}
+        errors = {label: (images - truth).abs() for label, images in others.items()}
+        return {label: error.mean(1) if error.ndim == 4 else error for label, error in errors.items()}
 
     def largest_error(self) -> float:
         """The end of the scale of errors: at most 1, or images that are far off would hide what is wrong elsewhere."""

@@ -22,6 +22,7 @@ AGAINST = {
     "lifted, layers": "lifted",
     "lifted, data": "lifted",
     "sweeps, data": "sweeps",
+    "late sweeps, layers": "sweeps",
     "DistributedDataParallel": "back-propagation",
 }
 """Methods on many processes, and the one on a single process that they are compared with."""
@@ -91,11 +92,14 @@ def _measure(sizes: str, effort: str) -> str:
     rows = []
     for size in map(Size.parse, json.loads(sizes)):
         jacobi = {"lifted, layers": methods.jacobi(size, layers), "lifted, data": methods.jacobi(size, data)}
-        swept = methods.sweeps(size, data)
+        swept, late = methods.sweeps(size, data), methods.sweeps(size, layers)
+        for _ in range(2 * chosen.processes):  # until every stage has work
+            late()
         expected = {
             "lifted, layers": (jacobi["lifted, layers"], layers, volume.jacobi(size, 1, chosen.processes)),
             "lifted, data": (jacobi["lifted, data"], data, volume.jacobi(size, chosen.processes, 1)),
             "sweeps, data": (swept, data, volume.sweeps(size, chosen.processes)),
+            "late sweeps, layers": (late, layers, volume.late_sweeps(size, chosen.processes)),
         }
         counted = {name: _counted(call, mesh) for name, (call, mesh, _) in expected.items()}
         field = {
@@ -103,6 +107,7 @@ def _measure(sizes: str, effort: str) -> str:
             **{name: Contestant(call) for name, call in jacobi.items()},
             "sweeps": Contestant(methods.sweeps(size), alone=True),
             "sweeps, data": Contestant(swept),
+            "late sweeps, layers": Contestant(late),
             "back-propagation": Contestant(methods.back_propagation(size), alone=True),
             "DistributedDataParallel": Contestant(methods.data_parallel(size, data)),
             **{_pipeline(m): Contestant(methods.pipelined(size, layers, m)) for m in chosen.micro_batches},

@@ -51,3 +51,14 @@ def sweeps(size: Size, data: int) -> Volume:
     """
     numbers = size.parameters + size.maps * size.width + 1
     return Volume(0, data * (numbers * NUMBER + 3 * size.layers * DOUBLE))
+
+
+def late_sweeps(size: Size, layers: int) -> Volume:
+    """Of `methods.sweeps` with P processes along "layers".
+
+    In every step each boundary is crossed by the states of one batch and by the
+    signals of an earlier one, and every process gives the loss to a sum:
+
+        sent = 2(P − 1)·B·N·s,    reduced = P·8
+    """
+    return Volume(2 * (layers - 1) * size.batch * size.width * NUMBER, layers * DOUBLE)

@@ -10,8 +10,16 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import Shape, check_batch, check_finite, check_like, check_number, check_positive
-from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
+from torchlift.core.checks import (
+    Shape,
+    check_batch,
+    check_finite,
+    check_like,
+    check_number,
+    check_positive,
+    check_shape,
+)
+from torchlift.core.errors import NotRepresentableError, TorchliftError, invalid_type, invalid_value
 from torchlift.core.progress import Progress as Bar
 from torchlift.core.solution import Record
 from torchlift.functions.losses import Loss, SquaredError
@@ -26,8 +34,9 @@ from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
-from torchlift.networks import Network, lift
-from torchlift.operators import Context
+from torchlift.networks import Linear, Network, lift
+from torchlift.networks.lifting import first_layer, known_shape, shape_example
+from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
 from torchlift.prox import ProximalActivation
 
@@ -67,26 +76,48 @@ class Joint:
         return torch.cat([network(x, context).flatten(1) for network in self.networks], 1)
 
 
-def check_network(network: object, start: object) -> Network | Joint:
-    """A torchlift network, a module that can be lifted, or several networks with the same input."""
-    if isinstance(network, Network):
-        return network
+def check_network(network: object, input_shape: object, start: object, y: object) -> Network | Joint:
+    """A torchlift network, a linear operator, a module, or several modules with the same input."""
+    if isinstance(network, LinearOperator):
+        network = Linear(network)
     if isinstance(network, nn.Module):
-        if isinstance(start, Tensor):
-            return lift(network, tuple(start.shape[1:]))
-        if isinstance(network, nn.Sequential):
-            return lift(network)
-    elif isinstance(network, Sequence) and not isinstance(network, str):
-        parts = tuple(network)
-        if not parts or not all(isinstance(part, Network) for part in parts):
-            kinds = ", ".join(type(part).__name__ for part in parts) or "none"
-            invalid_type("invert network", "torchlift networks", kinds, "Try torchlift.lift(module) for each.")
-        shapes = {part.in_shape for part in parts}
-        if len(shapes) > 1:
-            invalid_value("invert network", "networks with the same input", f"input shapes {sorted(shapes)}")
-        return Joint(parts)
-    hint = "Try torchlift.lift(module, input_shape)."
-    invalid_type("invert network", "a torchlift network or an nn.Sequential", network, hint)
+        return _lifted(network, input_shape, start, y)
+    if not isinstance(network, Sequence) or isinstance(network, str):
+        invalid_type("invert network", "an nn.Module or several", network)
+    parts = tuple(network)
+    if not parts or not all(isinstance(part, nn.Module) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts) or "none"
+        invalid_type("invert network", "an nn.Module or several", kinds)
+    first = y[0] if isinstance(y, Sequence) and len(y) else y
+    networks = tuple(_lifted(part, input_shape, start, first) for part in parts)
+    shapes = {part.in_shape for part in networks}
+    if len(shapes) > 1:
+        invalid_value("invert network", "networks with the same input", f"input shapes {sorted(shapes)}")
+    return Joint(networks)
+
+
+def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
+    """A module as a network, for inputs of the shape that is given, that a start has, or that a first layer tells."""
+    shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
+    if isinstance(module, Network):
+        if shape not in (None, module.in_shape):
+            invalid_value("invert input_shape", f"{module.in_shape}, that of the network", shape)
+        return module
+    guess = start(y) if shape is None and callable(start) and isinstance(y, Tensor) else start
+    if shape is None:
+        shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else known_shape(module)
+    if shape is None:
+        expected = f"the shape of one input, which {type(first_layer(module)).__name__} does not tell"
+        hint = f"Pass input_shape={shape_example(module)}, or a first guess of the inputs as start."
+        invalid_value("invert input_shape", expected, "none", hint)
+    try:
+        return lift(module, shape)
+    except NotRepresentableError as error:
+        if shape != known_shape(module):
+            raise
+        # layers may be called in another order than that of their names
+        text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."
+        raise NotRepresentableError(text) from None
 
 
 def check_data(network: Network | Joint, y: object) -> Tensor:
@@ -150,7 +181,7 @@ def layers_of(network: Network | Joint, algorithm: Algorithm, lifted: bool) -> L
 def curvatures(layers: Layers, mu: Sequence[float], context: Context, lifted: bool) -> tuple[float, ...]:
     """Bounds by norms of operators; none where there are no norms and no algorithm insists on them."""
     try:
-        return tuple(influence.curvature(mu, context) for influence in layers.influences)
+        return tuple(jacobian.curvature(mu, context) for jacobian in layers.jacobians)
     except TorchliftError:
         if lifted:
             raise

@@ -1,0 +1,251 @@
+"""The tables of docs/reproduction.md, made from the records in docs/records/reproduction.
+
+    python docs/reproduction_tables.py              writes the tables anew
+    python docs/reproduction_tables.py DIR ...      takes over records of `torchlift reproduce`
+    python docs/reproduction_tables.py --long DIR   takes over checkpoints of trainings
+
+In the page a table stands between `<!-- records: KIND -->` and `<!-- end of records -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+RECORDS = DOCS / "records" / "reproduction"
+PAGE = DOCS / "reproduction.md"
+FIGURE = DOCS / "images" / "reproduction-denoising.png"
+
+INVERSE = ("denoising", "deblurring", "inpainting")
+LONG = "long-trainings"
+OURS = {"paper": "", "torchlift": " (ours)"}
+DIGITS = 4
+KEPT = ("name", "title", "command", "summary", "configuration", "environment")
+EVERY = 500
+"""Steps between the rows of long trainings that are kept."""
+
+_PLACE = re.compile(r"(<!-- records: (\w[\w-]*) -->\n).*?(<!-- end of records -->)", re.DOTALL)
+
+
+def load() -> dict[str, Any]:
+    """All records by the names of their files."""
+    return {
+        file.stem: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(RECORDS.glob("*.json"))
+    }
+
+
+def filled(page: str, records: Mapping[str, Any]) -> str:
+    """The page with its tables made from the records."""
+    return _PLACE.sub(lambda found: f"{found[1]}\n{KINDS[found[2]](records)}\n\n{found[3]}", page)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def outcomes(records: Mapping[str, Any]) -> str:
+    rows = []
+    for record in _experiments(records):
+        said = [claim["outcome"] for claim in record["claims"]]
+        numbers = [said.count(outcome) for outcome in ("held", "did not hold", "not decidable")]
+        rows.append([f"`{record['command']}`", *numbers])
+    return _table(("Run", "held", "did not hold", "not decidable"), rows)
+
+
+def claims(records: Mapping[str, Any]) -> str:
+    parts = []
+    for record in _experiments(records):
+        rows = [
+            [
+                claim["statement"] + OURS[claim["source"]],
+                claim["measured"],
+                f"**{claim['outcome']}**",
+            ]
+            for claim in record["claims"]
+        ]
+        parts.append(f"### {_heading(record)}\n\n{_table(('Claim', 'Measured', 'Outcome'), rows)}")
+    return "\n\n".join(parts)
+
+
+def course(records: Mapping[str, Any]) -> str:
+    """Threshold 0.2 and 0.02, published beside ours, at the best step and at the end."""
+    rows = []
+    for record in _experiments(records):
+        tables = {table["name"]: table for table in record["tables"]}
+        if "course" not in tables:
+            continue
+        for setting, method, threshold, *moments in tables["course"]["rows"]:
+            step, seconds, quality, read, last, all_seconds, end, end_read = moments
+            if setting == "published" or method == "lifted":
+                at = f"{quality:.1f} dB, {read:.0f} % (step {step:,}, {seconds:.0f} s)"
+                over = f"{end:.1f} dB, {end_read:.0f} % (step {last:,}, {all_seconds:.0f} s)"
+                name = f"{method}, {'published' if setting == 'published' else 'ours'}"
+                rows.append([record["name"], f"{threshold:g}", name, at, over])
+    return _table(("Task", "threshold", "training", "at its best step", "at the end"), rows)
+
+
+def long(records: Mapping[str, Any]) -> str:
+    trainings = records[LONG]["trainings"]
+    steps = sorted({row["step"] for rows in trainings.values() for row in rows})
+    shown = [
+        step
+        for step in steps
+        if step in (0, 500, 1000, 1500, 2000, 3000, 5000, 7500) or step % 10_000 == 0
+    ]
+    shown = sorted({*shown, *(rows[-1]["step"] for rows in trainings.values())})
+    columns = ["step"]
+    for name, rows in trainings.items():
+        columns += [f"{name}: training / validation (dB)"] + (
+            ["objective"] if "objective" in rows[0] else []
+        )
+    lines = []
+    for step in shown:
+        line: list[object] = [f"{step:,}"]
+        for rows in trainings.values():
+            row = next((row for row in rows if row["step"] == step), None)
+            line.append(
+                "" if row is None else f"{row['training psnr']:.2f} / {row['validation psnr']:.2f}"
+            )
+            if "objective" in rows[0]:
+                line.append("" if row is None else f"{row['objective']:.3g}")
+        lines.append(line)
+    return _table(columns, lines)
+
+
+KINDS = {"outcomes": outcomes, "claims": claims, "course": course, "long": long}
+
+
+def _experiments(records: Mapping[str, Any]) -> list[Any]:
+    return [record for name, record in records.items() if name != LONG]
+
+
+def _heading(record: Mapping[str, Any]) -> str:
+    asked = record["configuration"].get("steps asked for")
+    return record["title"] + ("" if asked is None else f", {asked:,} steps")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+# -- taking over ----------------------------------------------------------------------------------
+
+
+def take_over(folder: Path) -> Path:
+    """The numbers of a finished run, without pictures."""
+    from torchlift.report.records import Curves, Table, load_record
+
+    record = load_record(folder)
+    asked = record.configuration.get("steps asked for")
+    file = RECORDS / f"{record.name}{'' if asked is None else f'-{asked}-steps'}.json"
+    content = {name: getattr(record, name) for name in KEPT}
+    content["claims"] = [vars(claim) for claim in record.claims]
+    tables = [figure for figure in record.figures if isinstance(figure, Table)]
+    content["tables"] = [
+        {name: getattr(table, name) for name in ("name", "title", "note", "columns", "rows")}
+        for table in tables
+    ]
+    content["curves"] = [
+        {"name": curves.name, "series": [vars(series) for series in curves.series]}
+        for curves in record.figures
+        if isinstance(curves, Curves)
+    ]
+    return _write(file, content)
+
+
+def take_over_long(folder: Path) -> Path:
+    """Rows of trainings from their checkpoints, in the order of their folders' names."""
+    from torchlift.io import Checkpoints
+
+    trainings = {}
+    for place in sorted(folder.iterdir()):
+        rows = Checkpoints(place, kind="trajectory").load().record["rows"]
+        name = place.name.removesuffix("-published").replace("-0-", " 0.")
+        trainings[name] = [
+            {key: value for key, value in row.items() if key not in ("gaps", "seconds")}
+            for row in rows if row["step"] % EVERY == 0 or row is rows[-1]
+        ]  # fmt: skip
+    return _write(RECORDS / f"{LONG}.json", {"name": LONG, "trainings": trainings})
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps(_short(content), ensure_ascii=False, separators=(",", ":")) + "\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def _short(value: Any) -> Any:
+    """Numbers with a few digits; what is no number becomes null."""
+    if isinstance(value, Mapping):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [_short(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def draw(records: Mapping[str, Any]) -> None:
+    """Long trainings: images on the left, objective on the right."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
+    for number, (name, rows) in enumerate(records[LONG]["trainings"].items()):
+        steps = [max(row["step"], 100) for row in rows]
+        for split, style in (("validation", "-"), ("training", ":")):
+            label = name if split == "validation" else None
+            left.plot(
+                steps,
+                [row[f"{split} psnr"] for row in rows],
+                style,
+                color=f"C{number}",
+                label=label,
+            )
+        if "objective" in rows[0]:
+            right.plot(steps, [row["objective"] for row in rows], color=f"C{number}", label=name)
+    left.set(
+        xscale="log",
+        xlabel="steps",
+        ylabel="PSNR in dB",
+        title="Images: new (solid), training (dotted)",
+    )
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlabel="steps",
+        ylabel="objective",
+        title="Lifted Bregman objective",
+    )
+    left.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    FIGURE.parent.mkdir(exist_ok=True)
+    figure.savefig(FIGURE, dpi=110)
+
+
+def main(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["--long"]:
+        print(take_over_long(Path(arguments[1])))
+        draw(load())
+    else:
+        for folder in arguments:
+            print(take_over(Path(folder)))
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,263 @@
+"""Denoising of grey photographs by networks of at most 50,000 parameters, at equal processor time.
+
+Rules, the same for all:
+
+- One network and one start, drawn by torch with the seed; patches, flips and noise drawn anew by the same generator.
+- The budget is processor time of one thread. Each method's time per step is measured first and gives it the number of
+  its steps, so that a run can be interrupted and continued without losing its schedule.
+- Ours is `train` with nothing chosen. Baselines try the same number of rates at a tenth of the budget, judged on
+  held-out images, and are run at the best one with a cosine schedule; the last weights count.
+- The test images are read once for each finished run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.errors import DataError, message
+from torchlift.core.files import read_json, unlinked
+from torchlift.data import Denoising, Patches, psnr, tiles
+from torchlift.lab.benchmarks.league import Several
+from torchlift.liftings import Conventional
+from torchlift.networks import FirmDenoiser
+from torchlift.training import BackPropagation, TrainOptions, train
+
+NOISE, SIZE, BATCH, HELD_OUT = 25 / 255, 56, 8, 40
+#: Share of the budget of each trial of a rate, and steps by which the time of a step is measured.
+TRIAL, TIMED = 0.1, 40
+
+
+class Residual(nn.Module):
+    """y − f(y), f seven convolutions of 32 features on every second pixel: four small images instead of a large one.
+
+    Convolutions are computed in bfloat16, twice as fast as in single precision on processors that have it.
+    """
+
+    def __init__(self, features: int = 32, layers: int = 7) -> None:
+        super().__init__()
+        widths = [4, *[features] * (layers - 1), 4]
+        modules: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            modules += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        self.inner = nn.Sequential(*modules[:-1]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, y: Tensor) -> Tensor:
+        small = _halved(y).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=y.device.type == "cpu"):
+            noise = self.inner(small)
+        return y - _joined(noise.to(y.dtype), y)
+
+
+class Firm(nn.Module):
+    """The firmly nonexpansive denoiser on the same four small images, which is an isometry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.denoiser = FirmDenoiser((4, SIZE // 2, SIZE // 2), 6, features=64, size=3, threshold=0.1)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return _joined(self.denoiser(_halved(y)), y)
+
+
+def _halved(y: Tensor) -> Tensor:
+    height, width = y.shape[-2:]
+    even = nn.functional.pad(y, (0, width % 2, 0, height % 2), mode="replicate")
+    return nn.functional.pixel_unshuffle(even, 2)
+
+
+def _joined(small: Tensor, like: Tensor) -> Tensor:
+    return nn.functional.pixel_shuffle(small, 2)[..., : like.shape[-2], : like.shape[-1]]
+
+
+class FilterMuon(Several):
+    """Filters as matrices by Muon, biases by AdamW, both at the scale of AdamW's steps."""
+
+    def __init__(self, parameters: Sequence[Tensor], lr: float) -> None:
+        self.filters = [parameter for parameter in parameters if parameter.ndim == 4]
+        self.matrices = [nn.Parameter(_matrix(parameter.detach())) for parameter in self.filters]
+        others = [parameter for parameter in parameters if parameter.ndim != 4]
+        super().__init__(
+            torch.optim.Muon(self.matrices, lr=lr, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=lr, fused=True),
+        )
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        for matrix, parameter in zip(self.matrices, self.filters, strict=True):
+            matrix.grad = None if parameter.grad is None else _matrix(parameter.grad)
+        super().step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for parameter in self.filters:
+            parameter.grad = None
+
+
+def _matrix(filters: Tensor) -> Tensor:
+    """(out, in, k, k) as a matrix with one row for each output; the same memory where it is contiguous or nearly."""
+    return (
+        filters.permute(0, 2, 3, 1).flatten(1)
+        if filters.is_contiguous(memory_format=torch.channels_last)
+        else filters.flatten(1)
+    )
+
+
+def _adamw(lr: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+def _muon(lr: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    return FilterMuon(parameters, lr)
+
+
+#: Optimiser and rates of each baseline, and the network of each row.
+BASELINES: dict[str, tuple[Any, tuple[float, ...]]] = {
+    "AdamW": (_adamw, (1e-3, 3e-3, 6e-3)),
+    "Muon": (_muon, (1e-3, 3e-3, 1e-2)),
+}
+ROWS = ("ours", "AdamW", "Muon", "ours, firmly nonexpansive")
+
+
+def build(row: str, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return Firm() if "firmly" in row else Residual()
+
+
+def load(file: Path) -> list[Tensor]:
+    """The images of an .npz file: an array `images` (n, height, width), or one array for each."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = list(stored["images"]) if "images" in stored else [stored[name] for name in stored]
+    except (OSError, ValueError) as error:
+        raise DataError(message(f"bench photographs {file}", "a readable .npz file", str(error)[:200])) from error
+    return [torch.from_numpy(np.ascontiguousarray(array))[None] for array in arrays]
+
+
+@torch.no_grad()
+def measure(module: nn.Module, images: Sequence[Tensor], seed: int) -> float:
+    """Mean PSNR over whole images, noise of a seed."""
+    generator, values = torch.Generator().manual_seed(seed), []
+    for image in images:
+        x = image[None].float() / 255
+        y = x + NOISE * torch.randn(x.shape, generator=generator)
+        values.append(float(psnr(module(y).clamp(0, 1), x).mean()))
+    return sum(values) / len(values)
+
+
+class Bench:
+    """Runs of one seed and one budget, kept in a folder: one JSON file for each, and checkpoints of those that go on.
+
+    Arguments:
+        images: to train on; the last 40 are held out.
+        records: the folder of JSON files.
+        work: the folder of checkpoints.
+        seconds: budget of processor time.
+    """
+
+    def __init__(self, images: Sequence[Tensor], records: Path, work: Path, seconds: float, seed: int = 0) -> None:
+        self.train, self.held_out = images[:-HELD_OUT], images[-HELD_OUT:]
+        self.records, self.work, self.seconds, self.seed = records, work, seconds, seed
+
+    def row(self, row: str, test: Sequence[Tensor] | None) -> dict[str, Any]:
+        """One row of the table, continued where it was; the test images are read when it is done."""
+        file = self.records / f"{_slug(row)}-{self.seconds:.0f}-s-{self.seed}.json"
+        if file.exists():
+            return read_json(file, "It is damaged: remove it and repeat the row.")
+        trials = {}
+        if row in BASELINES:
+            for rate in BASELINES[row][1]:
+                trials[f"{rate:g}"] = self._trained(row, rate, TRIAL * self.seconds)[0]["held_out"]
+        rate = float(max(trials, key=trials.get)) if trials else None  # type: ignore[arg-type]
+        record, module = self._trained(row, rate, self.seconds)
+        record = {"row": row, "budget": self.seconds, "seed": self.seed, "rate": rate, "trials": trials, **record}
+        if test is not None:
+            record["test"] = round(measure(module, test, 2), 3)
+        if isinstance(module, Firm):
+            record["largest_norm"] = max(module.denoiser.certificate().norms)
+        self.records.mkdir(parents=True, exist_ok=True)
+        unlinked(file).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return record
+
+    def _trained(self, row: str, rate: float | None, seconds: float) -> tuple[dict[str, Any], nn.Module]:
+        """Train for as many steps as the budget has time for; the number is kept beside the checkpoints."""
+        folder = self.work / f"{_slug(row)}-{'bare' if rate is None else f'{rate:g}'}-{seconds:.0f}-s-{self.seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = folder / "plan.json"
+        if not plan.exists():
+            begin = time.process_time()
+            self._train(row, rate, TIMED, None)
+            half = time.process_time()
+            self._train(row, rate, 3 * TIMED, None)
+            each = (time.process_time() - half - (half - begin)) / (2 * TIMED)
+            plan.write_text(json.dumps({"steps": max(1, int(seconds / each)), "seconds_per_step": each}))
+        planned = read_json(plan, "It is damaged: remove it.")
+        begin = time.process_time()
+        module, result = self._train(row, rate, planned["steps"], folder / "run")
+        record = {
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "steps": result.steps,
+            "seconds_per_step": round(planned["seconds_per_step"], 5),
+            "seconds_of_last_process": round(time.process_time() - begin, 1),
+            "message": result.message,
+            "held_out": round(measure(module, self.held_out, 1), 3),
+            "curve": [
+                [entry["step"], round(entry["metrics"]["psnr"], 2)]
+                for entry in result.history
+                if entry["kind"] == "validation"
+            ],
+        }
+        return record, module
+
+    def _train(self, row: str, rate: float | None, steps: int, folder: Path | None) -> tuple[nn.Module, Any]:
+        module = build(row, self.seed)
+        solver, lifting = None, None
+        if rate is not None:
+            solver, lifting = BackPropagation(partial(BASELINES[row][0], rate), "cosine"), Conventional()
+        squares = tiles(self.held_out[::8], SIZE)
+        noisy = Denoising(NOISE).degrade(squares, torch.Generator().manual_seed(self.seed)).y
+        result = train(
+            module,
+            Patches(self.train, Denoising(NOISE), SIZE),
+            validation=None if folder is None else (noisy, squares),
+            solver=solver,
+            lifting=lifting,
+            weights=None if rate is None else "keep",
+            batch_size=BATCH,
+            steps=steps,
+            seed=self.seed,
+            folder=folder,
+            resume=folder is not None,
+            progress=False,
+            options=TrainOptions(evaluate_every=max(250, steps // 20)),
+        )
+        return module, result
+
+
+def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the documentation."""
+    lines = [["Method", "Processor time", "Parameters", "Steps", "Held-out images", "BSD68"], ["---"] * 6]
+    for record in sorted(records, key=lambda record: (record["budget"] or 0, record["row"])):
+        name = record["row"] if not record.get("rate") else f"{record['row']}, rate {record['rate']:g}, cosine"
+        lines.append([
+            name,
+            "–" if record["budget"] is None else f"{record['budget']:,.0f} s",
+            "–" if record["parameters"] is None else f"{record['parameters']:,}",
+            "–" if record["steps"] is None else f"{record['steps']:,}",
+            *("–" if record.get(key) is None else f"{record[key]:.2f} dB" for key in ("held_out", "test")),
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _slug(name: str) -> str:
+    return "-".join(name.replace(",", "").lower().split())

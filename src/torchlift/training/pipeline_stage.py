@@ -1,0 +1,258 @@
+"""One stage of a pipeline: its modules, its optimiser, and the batches between their way forward and back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchlift.core.shard import Shard
+from torchlift.data import Batch
+from torchlift.networks.dense_chain import DenseForm
+from torchlift.parallel import ModuleRange, ShardedBatches
+from torchlift.sweeps import Centring, RelativeStep
+from torchlift.sweeps.centring import Last
+from torchlift.sweeps.parameter_groups import parameter_groups
+from torchlift.training.gradient_step import GradientStep
+from torchlift.training.step import Work, load_snapshot, tensors_of
+
+if TYPE_CHECKING:
+    from torchlift.training.gradient_step import GradientMethod
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A batch between its way forward and its way back through a stage."""
+
+    number: int
+    inputs: Tensor
+    replica: _Replica | None = None
+    outputs: Tensor | None = None
+
+
+class _Replica:
+    """A copy of a stage that keeps the parameters of one batch."""
+
+    def __init__(self, module: nn.Sequential, last: Last | None, closed_forms: bool) -> None:
+        self.module = copy.deepcopy(module)
+        self.parameters = list(self.module.parameters())
+        self.stage = module
+        self.centring = Centring(self.module, of=module, last=last)
+        self.evaluate = _evaluation(self.module, closed_forms)
+
+    def load(self) -> None:
+        """The parameters and buffers of the stage as they are now."""
+        load_snapshot(self.module, tensors_of(self.stage))
+
+    @torch.no_grad()
+    def hand_buffers_over(self) -> None:
+        """Running statistics to the stage; autograd keeps those of this batch."""
+        for buffer, own in zip(self.stage.buffers(), self.module.buffers(), strict=True):
+            buffer.copy_(own)
+
+    def take_gradients(self) -> list[Tensor | None]:
+        gradients = [parameter.grad for parameter in self.parameters]
+        self.module.zero_grad()
+        return gradients
+
+
+class PipelineStage:
+    """One stage: its modules, its optimiser, and the batches that are in flight."""
+
+    def __init__(
+        self,
+        number: int,
+        count: int,
+        module: nn.Sequential,
+        part: ModuleRange,
+        method: GradientMethod,
+        work: Work,
+        last: Last | None,
+    ) -> None:
+        self.number, self.module, self.range, self.method = number, module, part, method
+        self.work, self.loss = replace(work, network=module), 0.0
+        room = 0 if method.recompute or number == count - 1 else 2 * (count - 1 - number)
+        # before anybody listens to the module itself, whose hooks a copy would carry along
+        self.free = deque(_Replica(module, last, method.closed_forms) for _ in range(room))
+        self.evaluate = _evaluation(module, method.closed_forms)
+        self.flights: deque[_Flight] = deque()
+        self.update = _StageUpdate(replace(method, stages=1), self.work, lambda *_: self._hand_over())
+        self.update.listen(Centring(module, last=last))
+        self.parameters = list(module.parameters())
+        self._gradients: list[Tensor | None] = []
+        self._random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
+
+    def share_limit(self, total: int) -> None:
+        """One step may change what the whole network amplifies by no more than without stages."""
+        if isinstance(optimiser := self.update.optimiser, RelativeStep):
+            optimiser.limit *= max(count_layers(self.module), 2) / max(total, 2)
+
+    def hold_average(self, wanted: bool) -> None:
+        self.update.hold_average(wanted)
+
+    def forward(self, number: int, u: Tensor, shard: Shard) -> Tensor:
+        """A batch on its way forward."""
+        if self.method.recompute:
+            with torch.no_grad(), self._drawing(number):
+                v = self.evaluate(u)
+            self.flights.append(_Flight(number, u))
+            return v
+        replica = self.free.popleft()
+        replica.load()
+        flight = _Flight(number, u, replica)
+        self.flights.append(flight)
+        outputs = self._lift_off(flight, shard)
+        replica.hand_buffers_over()
+        return outputs
+
+    def _lift_off(self, flight: _Flight, shard: Shard) -> Tensor:
+        assert flight.replica is not None
+        flight.outputs = self._recorded(flight.replica.evaluate, flight, shard)
+        return flight.outputs.detach()
+
+    def _recorded(self, evaluate: Callable[[Tensor], Tensor], flight: _Flight, shard: Shard) -> Tensor:
+        with torch.enable_grad(), self.method.gradients(self.work, shard), self._drawing(flight.number):
+            flight.inputs = flight.inputs.detach().requires_grad_(self.number > 0)
+            return evaluate(flight.inputs)
+
+    def back(self, signal: Tensor, shard: Shard) -> Tensor | None:
+        """The batch that has waited longest on its way back; returns the signal for the stage before."""
+        flight = self.flights.popleft()
+        if flight.replica is None or flight.outputs is None:
+            self.module.zero_grad()
+            with self._buffers_kept():
+                self._recorded(self.evaluate, flight, shard).backward(signal)
+            self._gradients = [parameter.grad for parameter in self.parameters]
+        else:
+            flight.outputs.backward(signal)
+            self.update.listen(flight.replica.centring)
+            self._gradients = flight.replica.take_gradients()
+            self.free.append(flight.replica)
+        self._add_up(shard)
+        return flight.inputs.grad
+
+    def turn(self, u: Tensor, batch: Batch, shard: Shard) -> Tensor | None:
+        """The last stage: forward to the loss and back; returns the signal for the stage before."""
+        flight = _Flight(self.update.count, u)
+        self.module.zero_grad()
+        output = self._recorded(self.evaluate, flight, shard)
+        if output.shape != batch.x.shape:
+            self.work.loss.check(tuple(output.shape), batch.x, values=False)
+        with torch.enable_grad(), self.method.gradients(self.work, shard):
+            loss = self.work.loss.mean(output, batch.x) * shard.scale
+            loss.backward()
+        self.loss = float(loss.detach()) if shard.counted else 0.0
+        self._gradients = [parameter.grad for parameter in self.parameters]
+        self._add_up(shard)
+        return flight.inputs.grad
+
+    def _add_up(self, shard: Shard) -> None:
+        if not shard.whole:
+            shard.sum_(*(gradient for gradient in self._gradients if gradient is not None))
+
+    def _hand_over(self) -> tuple[Tensor, Tensor]:
+        """Gradients to the optimiser; what it is told of the loss is of no use to it."""
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        return torch.zeros(()), torch.zeros(())
+
+    def _drawing(self, number: int) -> AbstractContextManager[object]:
+        """Random numbers that depend on the stage and the batch only."""
+        return _seeded((self.work.seed, self.number, number)) if self._random else nullcontext()
+
+    @contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        """Running statistics see every batch once."""
+        before = [buffer.clone() for buffer in self.module.buffers()]
+        yield
+        with torch.no_grad():
+            for buffer, value in zip(self.module.buffers(), before, strict=True):
+                buffer.copy_(value)
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def shared(self) -> dict[str, Tensor]:
+        """What processes along the data have copies of."""
+        tensors, numbers = self.update.state_dict()
+        text = json.dumps({**numbers, "flights": [flight.number for flight in self.flights]})
+        stashed = {
+            f"stash.{i}.{j}": parameter.detach()
+            for i, flight in enumerate(self.flights)
+            if flight.replica is not None
+            for j, parameter in enumerate(flight.replica.parameters)
+        }
+        return {"numbers": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors, **stashed}
+
+    def in_flight(self, messages: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The samples of this process."""
+        inputs = {f"inputs.{i}": flight.inputs.detach() for i, flight in enumerate(self.flights)}
+        return inputs | {f"message.{way}": tensor for way, tensor in messages.items()}
+
+    def load(
+        self, shared: Mapping[str, Tensor], own: Mapping[str, Tensor], shard: Callable[[int], Shard]
+    ) -> dict[str, Tensor]:
+        """Go on from there; returns the messages that had arrived."""
+        numbers = json.loads(bytes(shared["numbers"].tolist()).decode())
+        flights = numbers.pop("flights")
+        self.update.load_state_dict((shared, numbers))
+        while self.flights:
+            if (replica := self.flights.pop().replica) is not None:
+                self.free.append(replica)
+        for i, number in enumerate(flights):
+            flight = _Flight(number, own[f"inputs.{i}"].clone())
+            self.flights.append(flight)
+            if not self.method.recompute:
+                flight.replica = self.free.popleft()
+                with torch.no_grad():
+                    for j, parameter in enumerate(flight.replica.parameters):
+                        parameter.copy_(shared[f"stash.{i}.{j}"])
+                self._lift_off(flight, shard(number))
+        return {way: own[f"message.{way}"].clone() for way in ("forward", "back") if f"message.{way}" in own}
+
+
+class _StageUpdate(GradientStep):
+    """The optimiser of a stage, whose gradients come from elsewhere."""
+
+    def _draw(self) -> tuple[Any, Shard]:
+        shard = self.batches.shard(self.count) if isinstance(self.batches, ShardedBatches) else Shard()
+        return None, shard
+
+    def listen(self, centring: Centring) -> None:
+        """Where mean inputs come from in the next step."""
+        if isinstance(self.optimiser, RelativeStep):
+            self.optimiser.listen(centring)
+        elif self._centring is not None:
+            self._centring = centring
+
+
+def _evaluation(module: nn.Sequential, closed_forms: bool) -> Callable[[Tensor], Tensor]:
+    """The module, or the closed form of its dense layers, which saves most of the calls into torch."""
+    if closed_forms:
+        if (form := DenseForm.of(module)) is not None:
+            return form
+        if (form := DenseForm.of(module[:-1])) is not None:
+            activation = module[-1]
+            return lambda u: activation(form(u))
+    return module
+
+
+def count_layers(module: nn.Sequential) -> int:
+    """Affine layers, as `RelativeStep` counts them."""
+    return sum(group.get("layers", 0) for group in parameter_groups(module))
+
+
+@contextmanager
+def _seeded(numbers: tuple[int, ...]) -> Iterator[None]:
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number) % (2**63)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,62 @@
+"""`torchlift bench photographs`: it runs, goes on where it was, and Muon keeps its memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from torchlift.cli import main
+from torchlift.lab.benchmarks import photographs
+
+
+def test_a_moment_of_each_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photographs, "TIMED", 1)
+    monkeypatch.setattr(photographs, "build", lambda row, seed: photographs.Residual(4, 3))
+    monkeypatch.setitem(photographs.BASELINES, "Muon", (photographs.BASELINES["Muon"][0], (1e-3,)))
+    images = np.random.default_rng(0).integers(0, 256, (44, 57, 60), dtype=np.uint8)
+    np.savez(tmp_path / "train.npz", images=images)
+    np.savez(tmp_path / "test.npz", a=images[0], b=images[1, :50])
+    arguments = ["bench", "photographs", "ours", "Muon", "--images", str(tmp_path / "train.npz")]
+    arguments += ["--test", str(tmp_path / "test.npz"), "--records", str(tmp_path / "records")]
+    arguments += ["--work", str(tmp_path / "work"), "--seconds", "0.2", "--json"]
+    assert main(arguments) == 0
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert [record["row"] for record in records] == ["ours", "Muon"]
+    assert records[1]["rate"] == 1e-3 and records[0]["parameters"] < 50_000
+    assert all(record["steps"] >= 1 and record["test"] > 5 for record in records)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == records
+    assert main(["bench", "photographs", "--records", str(tmp_path / "records"), "--table"]) == 0
+    assert "| Muon, rate 0.001, cosine | 0 s |" in capsys.readouterr().out
+
+
+def test_images_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "photographs"]) == 2
+    assert "an .npz file" in capsys.readouterr().err
+
+
+def test_muon_on_filters_is_muon_on_matrices() -> None:
+    """The same steps as torch's Muon on flattened filters, also after its memory was saved and loaded."""
+    torch.manual_seed(0)
+    filters = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    matrix = nn.Parameter(filters.weight.detach().permute(0, 2, 3, 1).flatten(1).clone())
+    reference = torch.optim.Muon([matrix], lr=0.1, adjust_lr_fn="match_rms_adamw")
+    optimiser = photographs.FilterMuon(list(filters.parameters()), 0.1)
+    for step in range(4):
+        gradient = torch.randn(6, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+        filters.weight.grad, filters.bias.grad = gradient, torch.ones(6)
+        matrix.grad = gradient.permute(0, 2, 3, 1).flatten(1).clone()
+        optimiser.step()
+        reference.step()
+        torch.testing.assert_close(filters.weight.detach().permute(0, 2, 3, 1).flatten(1), matrix.detach())
+        if step == 1:
+            saved = optimiser.state_dict()
+            optimiser = photographs.FilterMuon(list(filters.parameters()), 0.1)
+            optimiser.load_state_dict(saved)
