@@ -250,7 +250,7 @@ class GradientStep(TrainStep):
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
         self._count, self._averaged = 0, False
-        self._left_over = 1.0
+        self._left_over, self._gentle = 1.0, work.gentle and isinstance(self.optimiser, RelativeStep)
 
     @property
     def count(self) -> int:
@@ -276,7 +276,7 @@ class GradientStep(TrainStep):
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
                 raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
-            if self._count == 0 and batch is not None and isinstance(self.optimiser, RelativeStep):
+            if self._count == 0 and self._gentle and batch is not None:
                 self._left_over = self._part_left_over(values[0], batch, shard)
                 self._set_rates()
             return loss

@@ -79,6 +79,7 @@ class TrainState:
         best: the best value of the monitored metric, that before the first step included.
         start: which weights the run started from, and why.
         start_loss: without validation data, the loss of some training samples at the start.
+        judged: how many those are.
     """
 
     phase: int = 0
@@ -94,6 +95,7 @@ class TrainState:
     best: dict[str, Any] = field(default_factory=dict)
     start: str | None = None
     start_loss: float = math.nan
+    judged: int = 0
 
 
 class Run:
@@ -148,6 +150,7 @@ class Run:
             self.best = _named(checkpoint.tensors, "best.")
             self._safeguard.start = _named(checkpoint.tensors, "start.")
             self._safeguard.start_value = self.state.start_loss
+            self._safeguard.samples = self.state.judged
             load_snapshot(self.network, _named(checkpoint.tensors, "network."))
             if self.state.phase == len(self.phases):  # a finished run that may have been made longer
                 self.state.phase -= 1
@@ -192,7 +195,7 @@ class Run:
             return max(0.0, 1.0 - used)
 
         if state.steps == 0:
-            self._safeguard.samples = judged_samples(batches, total)
+            state.judged = self._safeguard.samples = judged_samples(batches, total)
             self._judge_start()
         if start is not None and (choice := start(total)) is not None:
             self._note_start(phase, choice)

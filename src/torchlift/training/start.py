@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -127,9 +128,8 @@ class _ShortRuns(Trial):
 
     def _method(self, network: nn.Module, data: Batch) -> TrainStep:
         batches = TensorBatches(*data, batch_size=None if self.phase.full else self.batches.batch_size, seed=self.seed)
-        return self.phase.method.init(
-            self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
-        )
+        work = self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
+        return self.phase.method.init(replace(work, gentle=False))
 
     def _draw(self, count: int) -> Batch:
         """The first samples in the order of the first epoch."""

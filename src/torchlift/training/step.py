@@ -76,6 +76,7 @@ class Work:
         lifting: what it costs when z ≠ σ(W u + b); None where there is no such cost.
         latents: settings of lifted variables.
         mesh: the processes that share the work; one by default.
+        gentle: whether steps from a fitted start begin short; not where starts are compared by how they take full ones.
     """
 
     network: nn.Module
@@ -87,6 +88,7 @@ class Work:
     lifting: Lifting | None = None
     latents: LatentSettings = field(default_factory=LatentSettings)
     mesh: Mesh = field(default_factory=Mesh)
+    gentle: bool = True
 
 
 class TrainMethod(ABC):
