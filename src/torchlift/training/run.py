@@ -133,6 +133,8 @@ class Run:
             phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
             may_hand_on=chooses(phases[0][0]),
         )  # fmt: skip
+        self.unmoved = True
+        """Whether every evaluation so far saw the parameters of the start, bit for bit."""
         self.fallback = ""
         """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
@@ -354,6 +356,7 @@ class Run:
             bool(p.isfinite().all()) for p in now.values()
         ):
             return False
+        self.unmoved = self.unmoved and all(torch.equal(now[name], old) for name, old in self._latest.items())
         self._good = self._latest if self.settings.validation is None else now
         self._latest = now
         return True
