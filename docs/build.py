@@ -166,7 +166,8 @@ def cards() -> str:
         title, _, text = next(
             cells((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
         ).text.partition("\n\n")
-        sentence = re.split(r"(?<=[.?])\s", text.strip(), maxsplit=1)[0].replace("\n", " ")
+        sentence = re.split(r"(?<=[.?])\s", text.strip(), maxsplit=1)[0]
+        sentence = re.sub(r"[$`]", "", sentence).replace("\n", " ")
         picture = f'<img src="{name}.png" alt="" loading="lazy">'
         title = html.escape(title.removeprefix("# "))
         words = f"<strong>{title}</strong><span>{html.escape(sentence)}</span>"

@@ -63,7 +63,7 @@ def test_outputs_are_inverted_and_everything_is_kept(
     with Image.open(out / "images" / "0001.png") as picture:
         np.testing.assert_array_equal(np.array(picture), np.rint(found[1, 0] * 255))
     record = json.loads((out / "invert.json").read_text(encoding="utf-8"))
-    assert record["files"] == ["invert.json", "x.npy", "lower.npy", "upper.npy", "images", "inversion.png"]
+    assert record["files"] == ["invert.json", "x.npy", "lower.npy", "upper.npy", "images", "figures/inversion.png"]
     lower, upper = (np.load(out / f"{name}.npy") for name in ("lower", "upper"))
     assert (lower <= found).all() and (found <= upper).all() and (lower < upper).any()
     assert all((out / name).exists() for name in record["files"])
@@ -78,7 +78,7 @@ def test_inputs_can_be_encoded_and_compared(capsys: Capture, tmp_path: Path, mod
     good = ask(capsys, *base, "--weight", "sure", "--max-steps", "200", "--out", tmp_path / "out")
     assert good["psnr"] > poor["psnr"] + 5
     assert good["trace"]["rule"] == "sure" and len(good["trace"]["rows"]) == 13
-    assert (tmp_path / "out" / "weights.png").exists() and (tmp_path / "out" / "truth.npy").exists()
+    assert (tmp_path / "out" / "figures" / "weights.png").exists() and (tmp_path / "out" / "truth.npy").exists()
     assert "--out" not in shlex.split(good["command"])
     words = shlex.split(poor["command"])
     assert words[:2] == ["torchlift", "invert"]
@@ -142,7 +142,7 @@ def test_a_start_and_a_decoder(capsys: Capture, tmp_path: Path, model: Path, ima
     by_decoder = ask(capsys, *base, "--decoder", tmp_path / "decoder")
     assert by_file["images"] == by_decoder["images"]
     held = ask(capsys, *base[:-4], "--anchor", "1e4", "--start", tmp_path / "start.npy", "--out", tmp_path / "held")
-    assert held["files"][-1] == "inversion.png"
+    assert held["files"][-1] == "figures/inversion.png"
     np.testing.assert_allclose(np.load(tmp_path / "held" / "x.npy"), 0.25, atol=0.01)
 
 

@@ -99,7 +99,7 @@ def test_names_in_configurations(out: Path, capsys: pytest.CaptureFixture[str]) 
     )
     with nothing_outside(out):
         assert run(["train", str(config), "--out", str(out), "--json"]) == 0
-    names = {"config.toml", "history.jsonl", "train.json", "model", "checkpoints", "curves.png"}
+    names = {"config.toml", "history.jsonl", "train.json", "model", "checkpoints", "figures"}
     assert {path.name for path in out.iterdir()} <= names
     capsys.readouterr()
 

@@ -36,6 +36,10 @@ A name of two words, such as "bench layers", is written as two arguments.
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
+_NUMBERS = {
+    "invalid literal for int() with base 10:": "expected a whole number, got",
+    "could not convert string to float:": "expected a number, got",
+}
 _NEAR = re.compile(r"Perhaps you meant:\W+(--[\w.-]+)")
 
 
@@ -54,7 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     except (TorchliftError, OSError) as error:
         if "--debug" in arguments:
             raise
-        print(f"torchlift: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        text = str(error) if isinstance(error, TorchliftError) else _sentence(error)
+        print(f"torchlift: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if "--debug" in arguments or not _lacks_extra(error, arguments):
@@ -66,6 +71,11 @@ def run(arguments: Sequence[str]) -> int:
         print("torchlift: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _sentence(error: OSError) -> str:
+    """What the system says about a file, as our own errors say it."""
+    return message(str(error.filename or "files"), "to be able to read and write there", error.strerror or error)
 
 
 def _lacks_extra(error: ModuleNotFoundError, arguments: Sequence[str]) -> bool:
@@ -160,6 +170,8 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
             return None
         box = complaint.getvalue()
         text, near = _first_section(box) or "bad options", _NEAR.search(_COLOURS.sub("", box))
+        for raw, ours in _NUMBERS.items():
+            text = text.replace(raw, ours)
         hint = f"Did you mean {near[1]}?" if near else f"Try '{program} --help'."
         raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. {hint}") from None
 

@@ -17,10 +17,13 @@ from rich.console import Console
 
 from torchlift.cli.text import printable
 from torchlift.core.errors import DataError, message
-from torchlift.core.files import read_json, unlinked
+from torchlift.core.files import read_json, unlinked, write_file
 
 Record = dict[str, Any]
 """The result of a subcommand, made of values that JSON knows."""
+
+FIGURES = "figures"
+"""The folder of drawings in the folder of every run; see docs/files.md for the rest of it."""
 
 FORMAT = 1
 """Of the JSON objects that subcommands write; see docs/files.md."""
@@ -56,15 +59,22 @@ class Command(ABC):
     def save(self, record: Record) -> None:  # noqa: B027 (most commands have nothing more to save)
         """Save more than the JSON object, such as figures; `out` exists."""
 
-    def save_plot(self, draw: Callable[[Any], Any]) -> None:
-        """Save what `draw(torchlift.report.plot)` returns as PNG and SVG, where matplotlib is installed."""
+    def save_figure(self, name: str, draw: Callable[[Any], Any], endings: tuple[str, ...] = ("png",)) -> list[str]:
+        """Save what `draw(torchlift.report.plot)` returns in figures/, where matplotlib is installed.
+
+        Returns:
+            the names of the files.
+        """
         if self.out is None or find_spec("matplotlib") is None:
-            return
+            return []
         from torchlift.report import plot
 
+        folder = unlinked(self.out / FIGURES)
+        folder.mkdir(exist_ok=True)
         figure = draw(plot)
-        for ending in ("png", "svg"):
-            figure.savefig(unlinked(self._json_file(self.out).with_suffix(f".{ending}")), dpi=150)
+        for ending in endings:
+            figure.savefig(unlinked(folder / f"{name}.{ending}"), dpi=150)
+        return [f"{FIGURES}/{name}.{ending}" for ending in endings]
 
     def run(self) -> Record:
         """Do the work and give it out in the form that was asked for. Where it cannot be saved, it is printed."""
@@ -102,14 +112,7 @@ class Command(ABC):
         if self.out is None:
             return False
         where, new = f"--out {self.out}", not self.out.exists()
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.out):
-                pass
-        except OSError as error:
-            reason = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-            hint = "Choose another folder."
-            raise DataError(message(where, "a folder that can be written to", reason, hint)) from error
+        check_folder("--out", self.out)
         file = self._json_file(self.out)
         if not self.replaces and file.exists() and not file.is_symlink():  # a link is no result of ours
             hint = "Choose another folder, or move it away."
@@ -119,10 +122,23 @@ class Command(ABC):
     def write(self, record: Record) -> None:
         """Save the JSON object, where a folder was given; long work does so on its way too."""
         if self.out is not None:
-            unlinked(self._json_file(self.out)).write_text(_text(record) + "\n", encoding="utf-8")
+            write_file(self._json_file(self.out), _text(record) + "\n")
 
     def _json_file(self, folder: Path) -> Path:
         return folder / f"{self.name.replace(' ', '-')}.json"
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Create the folder that an option names, and write something into it: before hours of work, not after them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:  # the latter for a name with a NUL
+        strerror, name = getattr(error, "strerror", None), getattr(error, "filename", None)
+        reason = "a file" if folder.is_file() else f"{strerror}: {name}" if strerror and name else str(error)
+        hint = "Choose another folder."
+        raise DataError(message(f"{option} {folder}", "a folder that can be written to", reason, hint)) from error
 
 
 def read_object(file: Path) -> Record:

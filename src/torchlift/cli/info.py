@@ -28,7 +28,7 @@ EXTRAS = {
     "wavelet": {"PyWavelets": "pywt"},
     "images": {"pillow": "PIL"},
     "sklearn": {"scikit-learn": "sklearn"},
-    "deepinv": {"deepinv": "deepinv"},
+    "deepinv": {"deepinv": "torchlift.contrib.deepinv"},  # which says more about what does not fit
     "lab": {"matplotlib": "matplotlib"},
 }
 """Each optional extra, and {package: module} of what it brings."""

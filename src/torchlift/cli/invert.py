@@ -248,21 +248,17 @@ class Invert(Command):
                 files.append(name)
         if not can_draw():
             return files
-        from torchlift.report import plot
-
         if is_picture(tuple(inversion.x.shape[1:])):
             write_pictures(unlinked(self.out / "images"), inversion.x.cpu())
-            rows = {"input": truth, "start": start, "inversion": inversion.x}
+            batches = {"input": truth, "start": start, "inversion": inversion.x}
             if bars is not None:
                 share = f"{100 * bars.level:g} %"
-                rows |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
-            shown = {name: images[:SHOWN].cpu() for name, images in rows.items() if images is not None}
-            plot.pictures(shown).savefig(unlinked(self.out / "inversion.png"), dpi=150)
-            files += ["images", "inversion.png"]
+                batches |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
+            shown = {name: images[:SHOWN].cpu() for name, images in batches.items() if images is not None}
+            files += ["images", *self.save_figure("inversion", lambda plot: plot.pictures(shown))]
         if inversion.weight_trace is not None:
-            chosen = float(inversion.weight.double().mean())
-            plot.weights(inversion.weight_trace.rows(), chosen).savefig(unlinked(self.out / "weights.png"), dpi=150)
-            files.append("weights.png")
+            rows, chosen = inversion.weight_trace.rows(), float(inversion.weight.double().mean())
+            files += self.save_figure("weights", lambda plot: plot.weights(rows, chosen))
         return files
 
     def show(self, record: Record, console: Console) -> None:

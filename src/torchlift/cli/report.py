@@ -11,12 +11,13 @@ import tyro
 from rich.console import Console
 
 from torchlift import report
-from torchlift.cli.command import Command, Record
+from torchlift.cli.command import Command, Record, check_folder
 from torchlift.cli.report_runs import distinct, find_runs
-from torchlift.core.errors import invalid_value
-from torchlift.core.files import unlinked
+from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import read_bytes, write_file
 
 FILE = "report.html"
+_OURS = b'<meta name="generator" content="torchlift">'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,21 @@ class Report(Command):
     open: bool = False
     """Open the page in a browser."""
 
+    def check(self) -> None:
+        """Only a page that torchlift made is replaced by a new one."""
+        file = self._file()
+        if file.exists() and not file.is_symlink() and _OURS not in read_bytes(f"--html {file}", file, 1 << 30)[:1000]:
+            hint = "Choose another name, or move it away."
+            raise DataError(message(f"--html {file}", "a new file, or a page of torchlift", "another file", hint))
+        if self.html:
+            check_folder("--html", file.parent)
+
     def collect(self) -> Record:
         folders = self.folders or (Path(),)
-        file = self._file(folders[0])
+        file = self._file()
         runs, left_out = find_runs(folders)
         page = report.html([run.record for run in runs], distinct(runs))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Names of folders may hold what is no Unicode.
-        unlinked(file).write_text(page, encoding="utf-8", errors="replace")
+        write_file(file, page.encode("utf-8", errors="replace"))  # names of folders may hold what is no Unicode
         if self.open:
             webbrowser.open(file.resolve().as_uri())
         return {
@@ -50,11 +58,11 @@ class Report(Command):
             "left out": list(map(str, left_out)),
         }
 
-    def _file(self, first: Path) -> Path:
+    def _file(self) -> Path:
         if len(self.html) > 1:
             hint = "Name the folders first: torchlift report DIR … --html FILE."
             invalid_value("--html", "at most one file", " ".join(map(str, self.html)), hint)
-        file = self.html[0] if self.html else first / FILE
+        file = self.html[0] if self.html else (self.folders or (Path(),))[0] / FILE
         if file.is_dir():
             hint = f"Name the folders first: torchlift report {file} --html."
             invalid_value("--html", "a file", f"the folder {file}", hint)

@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from torchlift import __version__
-from torchlift.cli.command import Command, Record
+from torchlift.cli.command import FIGURES, Command, Record
 from torchlift.cli.settings import (
     Configuration,
     DataSettings,
@@ -32,7 +32,6 @@ from torchlift.cli.settings import (
 from torchlift.cli.settings.files import to_plain
 from torchlift.cli.train_report import plan, show_plan, show_result
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.core.files import unlinked
 from torchlift.core.solution import Result, SolverError
 from torchlift.io import save_model
 from torchlift.parallel import Mesh, on_first, process_group, restarted
@@ -123,7 +122,7 @@ class Train(Command):
             save_model(self.out / "model", training.network)
             files += ["model", "checkpoints"]
             if find_spec("matplotlib") is not None:
-                files.append("curves.png")
+                files.append(f"{FIGURES}/curves.png")
         return _record(setup, training, references) | {
             "folder": None if self.out is None else str(self.out),
             "files": files,
@@ -138,12 +137,8 @@ class Train(Command):
 
     def save(self, record: Record) -> None:
         """The curves, where matplotlib is installed."""
-        if self.out is not None and "curves.png" in record["files"]:
-            from torchlift.report import plot
-
-            history = read_history(self.out / "history.jsonl")
-            if len(history):
-                plot.training(history).savefig(unlinked(self.out / "curves.png"), dpi=150)
+        if self.out is not None and record["files"] and len(history := read_history(self.out / "history.jsonl")):
+            self.save_figure("curves", lambda plot: plot.training(history))
 
     def run(self) -> Record:
         if self.dry_run and self.out is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from inspect import isabstract
 from typing import NoReturn
 
 _LONGEST = 2000
@@ -61,4 +62,7 @@ def invalid_value(where: str, expected: str, got: object, hint: str = "") -> NoR
 
 
 def invalid_type(where: str, expected: str, got: object, hint: str = "") -> NoReturn:
+    if isinstance(got, type):
+        instance = "" if isabstract(got) else f"Try {got.__name__}(…). "  # what cannot be made is no advice
+        raise InvalidTypeError(message(where, expected, f"the class {got.__name__}", f"{instance}{hint}".strip()))
     raise InvalidTypeError(message(where, expected, type(got).__name__, hint))

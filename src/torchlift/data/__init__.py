@@ -1,5 +1,6 @@
 """Data: batches that can be asked for again by number, bundled digits and photographs, imaging tasks and metrics."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
 from torchlift.data.digits import Digits, load_digits
@@ -58,3 +59,5 @@ __all__ = [
     "ssim",
     "tiles",
 ]
+
+check_calls(__name__)

@@ -21,6 +21,7 @@ maps, and a regulariser is a function of a parameter or a hidden variable.
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.functions.ball import Ball
 from torchlift.functions.base import Function, Part, Prior, Split, check_step, per_sample
 from torchlift.functions.box import Box, NonNegative
@@ -67,3 +68,5 @@ __all__ = [
     "check_step",
     "per_sample",
 ]
+
+check_calls(__name__)

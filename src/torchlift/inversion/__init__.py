@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.bound import ErrorBound, error_bound
@@ -58,3 +59,5 @@ __all__ = [
     "error_bound",
     "invert",
 ]
+
+check_calls(__name__)

@@ -1,5 +1,6 @@
 """Runs and models on disk: whole or not at all, verified when read, never unpickled."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
 from torchlift.io.denoisers import load_denoiser
 from torchlift.io.models import load_model, save_model
@@ -21,3 +22,5 @@ __all__ = [
     "write_index",
     "write_shard",
 ]
+
+check_calls(__name__)

@@ -102,7 +102,8 @@ def reading(folder: Path) -> Generator[Path, None, None]:
         raise
     except _UNREADABLE as error:
         expected = f"a readable {RECORD} and what belongs to it"
-        raise DataError(message(str(folder), expected, reason(error), DAMAGED)) from error
+        hint = DAMAGED if (folder / RECORD).exists() else f"There is no {RECORD}: name the folder that has it."
+        raise DataError(message(str(folder), expected, reason(error), hint)) from error
 
 
 def refuse(path: Path, expected: str, got: object, hint: str = "") -> NoReturn:

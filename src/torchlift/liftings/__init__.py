@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.liftings.base import Lifting, weighted
 from torchlift.liftings.bregman import Bregman
 from torchlift.liftings.classical import Classical
@@ -41,3 +42,5 @@ __all__ = [
     "Lifting",
     "weighted",
 ]
+
+check_calls(__name__)

@@ -1,5 +1,6 @@
 """Architectures in the form N(y) = K u + d, M u = V z, z = σ(W u + b)."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
 from torchlift.networks.denoisers import DDFB, FirmDenoiser, ScCP
@@ -43,3 +44,5 @@ __all__ = [
     "assemble",
     "lift",
 ]
+
+check_calls(__name__)

@@ -1,5 +1,6 @@
 """Linear operators: forward, adjoint, norm bound, matrix, and the algebra of them."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.operators.base import Adjoint, Compose, Context, LinearOperator, Scaled, Sum
 from torchlift.operators.blocks import BlockOperator, BlockVector
 from torchlift.operators.blur import Blur, gaussian_kernel
@@ -60,3 +61,5 @@ __all__ = [
     "filter_norm",
     "gaussian_kernel",
 ]
+
+check_calls(__name__)

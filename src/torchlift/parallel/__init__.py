@@ -4,6 +4,7 @@
 all layers; training and solvers see no difference.
 """
 
+from torchlift.core.signatures import check_calls
 from torchlift.parallel.agreement import (
     agreed_clock,
     begin_alike,
@@ -62,3 +63,5 @@ __all__ = [
     "training_batches",
     "training_problem",
 ]
+
+check_calls(__name__)

@@ -17,6 +17,7 @@ slope at its closed ends, where the rounding of u itself weighs more than this.
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.prox.ball import L2Ball
 from torchlift.prox.base import (
     ActivationModule,
@@ -96,3 +97,5 @@ __all__ = [
     "indicator",
     "infinite_outside",
 ]
+
+check_calls(__name__)

@@ -140,7 +140,7 @@ def as_activation(value: object) -> ProximalActivation:
     if isinstance(value, nn.Module):
         return _from_module(value)
     if isinstance(value, type):
-        invalid_type("activation", _ACCEPTED, value, f"Make an instance: {value.__name__}(...).")
+        invalid_type("activation", _ACCEPTED, value)
     if callable(value):
         return _from_function(value)
     invalid_type("activation", _ACCEPTED, value, "Try ReLU() or 'relu'.")

@@ -9,6 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.report.figures import show
 from torchlift.report.markup import Html, join, tag
@@ -42,6 +43,8 @@ def html(records: Sequence[Record], labels: Sequence[str] = (), *, reload: int |
         invalid_value("report.html", "at least one record", "none")
     if labels and len(labels) != len(records):
         invalid_value("report.html labels", f"{len(records)}, one per record", len(labels))
+    if reload is not None:
+        check_size("report.html reload", reload)
     parts = sections(records, labels or [f"run {number}" for number in range(1, len(records) + 1)])
     style, script = _file("style.css"), "\n".join(_file(name) for name in SCRIPTS)
     return Template(_file("page.html")).substitute(

@@ -12,6 +12,10 @@ MOST_BESIDE = 6
 """Images in a row up to which its error maps stand beside it on wide screens; else they stand below."""
 
 
+LARGE = 100
+"""Pixels in a row from which images get more room: photographs."""
+
+
 def pictures(figure: Pictures) -> Html:
     """All rows, then the comparison of two of them."""
     if not next(iter(figure.rows.values())).numel():
@@ -29,7 +33,9 @@ def pictures(figure: Pictures) -> Html:
     if errors:
         scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
     beside = bool(errors) and len(next(iter(figure.rows.values()))) <= MOST_BESIDE
-    grid = tag("div", *rows, class_="strips beside-errors" if beside else "strips")
+    large = next(iter(figure.rows.values())).shape[-1] >= LARGE
+    names = ["strips", *(["beside-errors"] if beside else []), *(["large"] if large else [])]
+    grid = tag("div", *rows, class_=" ".join(names))
     return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(figure), class_="pictures")
 
 

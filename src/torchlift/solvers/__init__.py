@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchlift.core.problem import CompositeProblem, Problem
+from torchlift.core.signatures import check_calls
 from torchlift.core.solution import Record, Result, Solution, SolverError
 from torchlift.core.tensors import Point
 from torchlift.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
@@ -112,3 +113,5 @@ __all__ = [
     "state_from_parts",
     "state_to_parts",
 ]
+
+check_calls(__name__)

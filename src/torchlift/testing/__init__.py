@@ -6,6 +6,7 @@ random and on extreme inputs in double precision. A `Report` says in words
 what is not kept, with the numbers and an input that shows it.
 """
 
+from torchlift.core.signatures import check_calls
 from torchlift.testing.activations import check_activation
 from torchlift.testing.functions import check_function
 from torchlift.testing.liftings import check_lifting
@@ -27,3 +28,5 @@ __all__ = [
     "check_operator",
     "check_solver",
 ]
+
+check_calls(__name__)

@@ -1,6 +1,7 @@
 """Training of networks: data in batches, phases, records and checkpoints."""
 
 from torchlift.core.progress import Progress
+from torchlift.core.signatures import check_calls
 from torchlift.training.gradient_step import BackPropagation, ContrastiveDescent, SweepDescent
 from torchlift.training.history import History, read_history
 from torchlift.training.lifted_step import LiftedDescent
@@ -35,3 +36,5 @@ __all__ = [
     "read_history",
     "train",
 ]
+
+check_calls(__name__)

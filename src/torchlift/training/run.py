@@ -135,6 +135,8 @@ class Run:
             phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
             may_hand_on=chooses(phases[0][0]),
         )  # fmt: skip
+        self.unmoved = True
+        """Whether every evaluation so far saw the parameters of the start, bit for bit."""
         self.fallback = ""
         """What was returned instead of the trained weights, in a sentence."""
         self.resumed: Checkpoint | None = None
@@ -357,6 +359,7 @@ class Run:
         now = method.snapshot(self.network)
         if not (monitored is None or math.isfinite(monitored)) or not all(map(_all_finite, now.values())):
             return False
+        self.unmoved = self.unmoved and all(torch.equal(now[name], old) for name, old in self._latest.items())
         self._good = self._latest if self.settings.validation is None else now
         self._latest = now
         return True

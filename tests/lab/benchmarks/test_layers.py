@@ -119,8 +119,8 @@ def test_command_writes_table_json_and_plot(tmp_path, capsys) -> None:
     assert "All gradients" in text and "of mm" in text
     record = json.loads((tmp_path / "bench-layers.json").read_text())
     assert [row["layers"] for row in record["rows"]] == [1, 2]
-    assert (tmp_path / "bench-layers.png").stat().st_size > 1000
-    assert (tmp_path / "bench-layers.svg").exists()
+    assert (tmp_path / "figures" / "bench-layers.png").stat().st_size > 1000
+    assert (tmp_path / "figures" / "bench-layers.svg").exists()
     assert len(growth(record["rows"])) == 2
 
 

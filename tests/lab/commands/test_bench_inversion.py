@@ -49,7 +49,8 @@ def test_the_tiny_mode_measures_everything(tmp_path: Path, capsys: pytest.Captur
     shared = {(cell["weight"], cell["anchor"]) for cell in row["contestants"] if "SURE" not in cell["name"]}
     assert len(shared) == 1 and min(*shared.pop()) > 0
     assert [each["images"] for each in record["growth"]] == [1, 4, 8]
-    assert {"bench-inversion.png", "bench-inversion.svg", "loss-0.2.png"} <= {file.name for file in out.iterdir()}
+    figures = {file.name for file in (out / "figures").iterdir()}
+    assert {"bench-inversion.png", "bench-inversion.svg", "loss-0.2.png"} <= figures
     with np.load(out / "loss-0.2.npz") as pictures:
         assert set(pictures) == {"input", "decoder", "default", "default,_SURE"}
 

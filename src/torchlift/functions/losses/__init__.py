@@ -15,6 +15,7 @@ All have a proximal map. `loss.at(target)` is a `Function` of the prediction.
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.functions.losses.base import Loss
 from torchlift.functions.losses.cross_entropy import CrossEntropy
 from torchlift.functions.losses.kullback_leibler import KullbackLeibler
@@ -50,3 +51,5 @@ __all__ = [
     "Target",
     "WeightedSquaredError",
 ]
+
+check_calls(__name__)

@@ -18,6 +18,7 @@ Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`. Eve
 
 from __future__ import annotations
 
+from torchlift.core.signatures import check_calls
 from torchlift.functions.ball import Ball
 from torchlift.functions.base import Multiple, Part, Prior, Split, Sum
 from torchlift.functions.box import Box, NonNegative
@@ -56,3 +57,5 @@ __all__ = [
     "TotalVariation",
     "Wavelet",
 ]
+
+check_calls(__name__)

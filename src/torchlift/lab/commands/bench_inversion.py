@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -119,10 +118,7 @@ class BenchInversion(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         arrays = {key.replace(" ", "_"): tensor.numpy() for key, tensor in pictures.items()}
         np.savez(self.out / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
-        if find_spec("matplotlib") is not None:
-            from torchlift.report import plot
-
-            plot.pictures(pictures).savefig(self.out / f"{name}.png", dpi=150)
+        self.save_figure(name, lambda plot: plot.pictures(pictures))
 
     def show(self, record: Record, console: Console) -> None:
         for title, table in _tables(record):
@@ -138,7 +134,7 @@ class BenchInversion(Command):
 
     def save(self, record: Record) -> None:
         if "autoencoder" in record:
-            self.save_plot(lambda plot: plot.figure(*gains(record["autoencoder"])))
+            self.save_figure("bench-inversion", lambda plot: plot.figure(*gains(record["autoencoder"])), ("png", "svg"))
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> list[Curves]:

@@ -63,7 +63,7 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.figure(*growth(record["rows"])))
+        self.save_figure("bench-layers", lambda plot: plot.figure(*growth(record["rows"])), ("png", "svg"))
 
 
 def growth(rows: Sequence[dict[str, Any]]) -> list[Curves]:

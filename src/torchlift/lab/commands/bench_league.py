@@ -11,7 +11,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from torchlift.cli.command import Command, Record
+from torchlift.cli.command import Command, Record, check_folder
 from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
@@ -46,6 +46,8 @@ class BenchLeague(Command):
             invalid_value("trials", "at most 3", self.trials)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
+        if not self.table:
+            check_folder("--records", self.records)
         names = league.cases(self.tiny)
         for part in self.cases:
             if not any(part in name for name in names):

@@ -92,7 +92,7 @@ class BenchSolvers(Command):
         )
 
     def save(self, record: Record) -> None:
-        self.save_plot(lambda plot: plot.figure(*descent(record["runs"])))
+        self.save_figure("bench-solvers", lambda plot: plot.figure(*descent(record["runs"])), ("png", "svg"))
 
 
 def descent(runs: Sequence[dict[str, Any]]) -> list[Curves]:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import tyro
 from rich.console import Console
 
-from torchlift.cli.command import Command, Record
+from torchlift.cli.command import Command, Record, check_folder
 from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
@@ -58,6 +58,17 @@ class Plan(Command):
     figure: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Draw step times and efficiencies into this PNG, SVG or PDF file."""
 
+    def check(self) -> None:
+        if self.figure is None:
+            return
+        if find_spec("matplotlib") is None:
+            invalid_value("plan figure", "matplotlib", "none", "Install it by pip install 'torchlift[plot]'.")
+        if self.figure.suffix not in (".png", ".svg", ".pdf"):
+            invalid_value("plan figure", "a file ending in .png, .svg or .pdf", repr(self.figure.name))
+        if self.figure.exists():
+            invalid_value(f"--figure {self.figure}", "a new file", "one that exists", "Choose another name.")
+        check_folder("--figure", self.figure.parent)
+
     def collect(self) -> Record:
         work = Work(
             *(check_size(f"plan {name}", getattr(self, name)) for name in ("layers", "width", "batch", "number"))
@@ -88,10 +99,6 @@ class Plan(Command):
 
     def _draw(self, work: Work, counts: list[int], forecasts_by_method: dict[str, list[Forecast | None]]) -> None:
         assert self.figure is not None  # the caller knows
-        if find_spec("matplotlib") is None:
-            invalid_value("plan figure", "matplotlib", "none", "Install it by pip install 'torchlift[plot]'.")
-        if self.figure.suffix not in (".png", ".svg", ".pdf"):
-            invalid_value("plan figure", "a file ending in .png, .svg or .pdf", repr(self.figure.name))
         from torchlift.report import plot
 
         title = f"{work.layers} layers of {work.width} units, batch {work.batch}"

@@ -1,5 +1,6 @@
 """How long a step takes on machines that are not at hand: a cost model of lifting and of back-propagation."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.lab.planning.back_propagation import data_parallel, pipelined
 from torchlift.lab.planning.forecast import Forecast
 from torchlift.lab.planning.lifting import lifting
@@ -19,3 +20,5 @@ __all__ = [
     "pipelined",
     "plan",
 ]
+
+check_calls(__name__)

@@ -1,5 +1,6 @@
 """The numerical section of the paper: every table, figure and claim as an experiment that can be run again."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.lab.reproduction.architectures import Architectures
 from torchlift.lab.reproduction.auxiliary_start import AuxiliaryStart
 from torchlift.lab.reproduction.conventional_sweep import ConventionalSweep
@@ -36,3 +37,5 @@ EXPERIMENTS: dict[str, Experiment] = {
 """By name, in the order of the paper; ours last."""
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Options", "Scale", "Work", "reproduce"]
+
+check_calls(__name__)

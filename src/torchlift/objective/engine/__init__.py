@@ -1,5 +1,6 @@
 """How W u + b, its adjoint and its parameter gradients are evaluated for all layers."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
 from torchlift.objective.engine.general import GeneralEngine
 from torchlift.objective.engine.stacked import StackedEngine
@@ -21,3 +22,5 @@ __all__ = [
     "States",
     "Want",
 ]
+
+check_calls(__name__)

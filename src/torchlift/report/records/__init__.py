@@ -1,5 +1,6 @@
 """What work leaves behind for people: claims, tables, curves and pictures, on disk and ready to be shown."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.environment import environment
 from torchlift.report.records.figures import (
@@ -39,3 +40,5 @@ __all__ = [
     "record_markdown",
     "save_record",
 ]
+
+check_calls(__name__)

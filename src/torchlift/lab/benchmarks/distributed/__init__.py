@@ -1,6 +1,9 @@
 """Many processes against one, and against what torch has: `torchlift bench distributed`."""
 
+from torchlift.core.signatures import check_calls
 from torchlift.lab.benchmarks.distributed.bench import Effort, run
 from torchlift.lab.benchmarks.distributed.size import Size
 
 __all__ = ["Effort", "Size", "run"]
+
+check_calls(__name__)
