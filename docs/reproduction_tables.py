@@ -27,8 +27,8 @@ LONG = "long-trainings"
 OURS = {"paper": "", "torchlift": " (ours)"}
 DIGITS = 4
 KEPT = ("name", "title", "command", "summary", "configuration", "environment")
-EVERY = 500
-"""Steps between the rows of long trainings that are kept."""
+FIRST, EVERY = 2000, 500
+"""Rows of long trainings that are kept: the first steps, then after so many steps each."""
 
 _PLACE = re.compile(r"(<!-- records: (\w[\w-]*) -->\n).*?(<!-- end of records -->)", re.DOTALL)
 
@@ -82,11 +82,10 @@ def course(records: Mapping[str, Any]) -> str:
             continue
         for setting, method, threshold, *moments in tables["course"]["rows"]:
             step, seconds, quality, read, last, all_seconds, end, end_read = moments
-            if setting == "published" or method == "lifted":
-                at = f"{quality:.1f} dB, {read:.0f} % (step {step:,}, {seconds:.0f} s)"
-                over = f"{end:.1f} dB, {end_read:.0f} % (step {last:,}, {all_seconds:.0f} s)"
-                name = f"{method}, {'published' if setting == 'published' else 'ours'}"
-                rows.append([record["name"], f"{threshold:g}", name, at, over])
+            at = f"{quality:.1f} dB, {read:.0f} % (step {step:,}, {seconds:.0f} s)"
+            over = f"{end:.1f} dB, {end_read:.0f} % (step {last:,}, {all_seconds:.0f} s)"
+            who = "published" if setting == "published" else "our settings"
+            rows.append([_task(record), f"{threshold:g}", f"{method}, {who}", at, over])
     return _table(("Task", "threshold", "training", "at its best step", "at the end"), rows)
 
 
@@ -123,6 +122,11 @@ KINDS = {"outcomes": outcomes, "claims": claims, "course": course, "long": long}
 
 def _experiments(records: Mapping[str, Any]) -> list[Any]:
     return [record for name, record in records.items() if name != LONG]
+
+
+def _task(record: Mapping[str, Any]) -> str:
+    count = len(record["configuration"]["seeds"])
+    return f"{record['name']}, {count} seed{'s' if count > 1 else ''}"
 
 
 def _heading(record: Mapping[str, Any]) -> str:
@@ -170,7 +174,7 @@ def take_over_long(folder: Path) -> Path:
         name = place.name.removesuffix("-published").replace("-0-", " 0.")
         trainings[name] = [
             {key: value for key, value in row.items() if key not in ("gaps", "seconds")}
-            for row in rows if row["step"] % EVERY == 0 or row is rows[-1]
+            for row in rows if row["step"] <= FIRST or row["step"] % EVERY == 0 or row is rows[-1]
         ]  # fmt: skip
     return _write(RECORDS / f"{LONG}.json", {"name": LONG, "trainings": trainings})
 
@@ -204,7 +208,8 @@ def draw(records: Mapping[str, Any]) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     for number, (name, rows) in enumerate(records[LONG]["trainings"].items()):
-        steps = [max(row["step"], 100) for row in rows]
+        rows = [row for row in rows if row["step"] > 0]
+        steps = [row["step"] for row in rows]
         for split, style in (("validation", "-"), ("training", ":")):
             label = name if split == "validation" else None
             left.plot(

@@ -50,7 +50,13 @@ ELEMENTWISE = [
 
 
 @pytest.mark.parametrize(
-    "regulariser", [regularisers.L1(0.4), regularisers.Interval(-0.2, 0.6), regularisers.NonNegative()]
+    "regulariser",
+    [
+        regularisers.L1(0.4),
+        regularisers.ElasticNet(0.4, 1.5),
+        regularisers.Interval(-0.2, 0.6),
+        regularisers.NonNegative(),
+    ],
 )
 @pytest.mark.parametrize("activation", ELEMENTWISE, ids=repr)
 def test_prox_of_the_sum_minimises_the_sum(
@@ -68,6 +74,7 @@ def test_prox_of_the_sum_minimises_the_sum(
     penalty = step * mu * activation.psi(grid)
     single = {
         regularisers.L1: lambda p: 0.4 * p.abs(),
+        regularisers.ElasticNet: lambda p: 0.4 * p.abs() + 0.75 * p.square(),
         regularisers.Interval: lambda p: torch.where((p >= -0.2) & (p <= 0.6), 0.0, torch.inf),
         regularisers.NonNegative: lambda p: torch.where(p >= 0, 0.0, torch.inf),
     }[type(regulariser)]

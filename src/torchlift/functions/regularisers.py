@@ -3,6 +3,7 @@
 | regulariser   | R(x)                            | gradient |
 |---------------|---------------------------------|----------|
 | `L1`          | w‖x‖₁                           | –        |
+| `GroupNorm`   | w Σ ‖x_group‖₂                  | –        |
 | `ElasticNet`  | a‖x‖₁ + ½b‖x‖²                  | –        |
 | `NuclearNorm` | w Σ singular values             | –        |
 | `Ridge`       | ½w‖x‖²                          | yes      |
@@ -19,15 +20,29 @@ from torchlift.functions.base import Function as Regulariser
 from torchlift.functions.box import Box as Interval
 from torchlift.functions.box import NonNegative
 from torchlift.functions.elastic_net import ElasticNet
+from torchlift.functions.group_norm import GroupNorm
 from torchlift.functions.l1 import L1
 from torchlift.functions.nuclear_norm import NuclearNorm
 from torchlift.functions.squared_norm import Ridge
 from torchlift.functions.squared_norm import SquaredDistance as Decay
 
+#: Those that numbers make, by the names that files of settings use.
+REGULARISERS: dict[str, type[Regulariser]] = {
+    "elastic-net": ElasticNet,
+    "group-norm": GroupNorm,
+    "interval": Interval,
+    "l1": L1,
+    "non-negative": NonNegative,
+    "nuclear-norm": NuclearNorm,
+    "ridge": Ridge,
+}
+
 __all__ = [
     "L1",
+    "REGULARISERS",
     "Decay",
     "ElasticNet",
+    "GroupNorm",
     "Interval",
     "NonNegative",
     "NuclearNorm",

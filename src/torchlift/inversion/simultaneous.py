@@ -23,7 +23,7 @@ class Simultaneous(InversionSolver):
 
     with τ = scale/L for every variable. As printed, the source divides by
     (1 + τ)/τ instead of 1 + τ, which gives blank images, and chooses steps of x
-    that do not satisfy Condat and Vũ's condition; here they do. Updates that
+    that need not satisfy Condat and Vũ's condition; here they do. Updates that
     ignore each other need not decrease the objective: the source's scale 1.99
     drifts.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
-from torchlift.functions.regularisers import L1, Interval, NonNegative, Regulariser
+from torchlift.functions.regularisers import L1, ElasticNet, Interval, NonNegative, Regulariser
 from torchlift.liftings import Lifting
 from torchlift.prox import Identity, ProximalActivation
 
@@ -22,13 +22,17 @@ def prox(
     """argmin_p ½‖p − z‖² + step·(nonsmooth part of D + R)(p).
 
     For entries treated alone the composition is exact: the proximal map of
-    φ + λ|·| is prox_φ after soft-thresholding whenever 0 minimises φ, and that
-    of φ plus the indicator of an interval is the projection after prox_φ.
+    φ + λ|·| is prox_φ after soft-thresholding whenever 0 minimises φ, that of
+    φ + λ|·| + ½b(·)² the same with both divided by 1 + b, and that of φ plus
+    the indicator of an interval is the projection after prox_φ.
     """
     if regulariser is None or regulariser.smooth:
         return lifting.prox_z(activation, z, step, weight)
     if isinstance(regulariser, L1):
         return lifting.prox_z(activation, regulariser.prox(z, step), step, weight)
+    if isinstance(regulariser, ElasticNet):
+        shrunk = step / (1 + step * regulariser.ridge)
+        return lifting.prox_z(activation, regulariser.prox(z, step), shrunk, weight)
     return regulariser.prox(lifting.prox_z(activation, z, step, weight), step)
 
 
@@ -40,7 +44,7 @@ def check(lifting: Lifting, activation: ProximalActivation, regulariser: Regular
     if isinstance(regulariser, NonNegative | Interval) and elementwise:
         return
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    if isinstance(regulariser, L1) and elementwise and float(activation(zero)) == 0.0:
+    if isinstance(regulariser, L1 | ElasticNet) and elementwise and float(activation(zero)) == 0.0:
         return
     kinds = f"{type(activation).__name__} with {type(regulariser).__name__}"
     hint = "Use MACQP, whose penalty is smooth in z, a smooth regulariser, or PDHG or ADMM, which split the sum."

@@ -17,6 +17,7 @@ from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Lifting
 from torchlift.networks import Network
 from torchlift.objective import combined, free_energy
+from torchlift.objective.clamp import clamped
 from torchlift.objective.engine import (
     ENGINES,
     Engine,
@@ -32,6 +33,7 @@ from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
 from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context
+from torchlift.prox import ProximalActivation
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class Objective:
     Arguments:
         network: any network in the unified form.
         lifting: how z = σ(W u + b) is relaxed; Bregman by default.
-        loss: L; squared error by default.
+        loss: L; squared error by default. `Target` with `Contrastive` clamps the outputs, see `clamped`.
         coupling: None for the hard constraint M u = V z, which eliminates u;
             a number ρ for C = ρ/2 ‖M u − V z‖², with u free.
         states: a regulariser on all hidden variables, or {layer: regulariser} counted from 1.
@@ -66,7 +68,8 @@ class Objective:
     ) -> None:
         self.network = _instance("Objective network", network, Network)
         self.lifting: Lifting = _instance("Objective lifting", Bregman() if lifting is None else lifting, Lifting)
-        self.loss: Loss = _instance("Objective loss", SquaredError() if loss is None else loss, Loss)
+        loss = _instance("Objective loss", SquaredError() if loss is None else loss, Loss)
+        self.loss: Loss = clamped(network, self.lifting, loss)
         self.coupling = None if coupling is None else check_positive("Objective coupling", coupling)
         self.state_dtype = state_dtype
         self._like = network.like
@@ -205,14 +208,23 @@ class Objective:
         return result
 
     def prox_layers(
-        self, rows: Sequence[int], layers: Sequence[Tensor], steps: Sequence[float | Tensor]
+        self,
+        rows: Sequence[int],
+        layers: Sequence[Tensor],
+        steps: Sequence[float | Tensor],
+        others: Mapping[int, ProximalActivation] | None = None,
     ) -> list[Tensor]:
-        """`prox_states` for some layers, counted from 0, each with its own step."""
+        """`prox_states` for some layers, counted from 0, each with its own step.
+
+        Arguments:
+            others: activations in place of the network's own, by layer.
+        """
         activations, weights = self.network.operators().activations, self.engine.setting.weights
         moved = []
         for row, layer, step in zip(rows, layers, steps, strict=True):
             regulariser, share = self.state_regularisers.get(row + 1), step / layer.shape[0]
-            moved.append(combined.prox(self.lifting, activations[row], regulariser, layer, share, weights[row]))
+            activation = (others or {}).get(row, activations[row])
+            moved.append(combined.prox(self.lifting, activation, regulariser, layer, share, weights[row]))
         return moved
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
 from torchlift.networks import Network
 from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
+from torchlift.objective.coordinates import Coordinates
 from torchlift.objective.engine import States, Want
 from torchlift.objective.objective import Objective
 from torchlift.objective.parameters import minimise_parameters
@@ -37,6 +38,10 @@ class TrainingProblem(Problem):
     and unconstrained. Where V is block diagonal, as in all networks but
     Runge–Kutta ones, the layers of z do not meet for fixed u; those of u do
     where M or a row of W reads several of them.
+
+    Points hold z, except of layers that learn a threshold or an interval: of
+    those they hold `Coordinates` in which Ψ is fixed. `point` and `states`
+    translate.
 
     The network's own parameters are overwritten whenever a point is evaluated.
 
@@ -63,6 +68,7 @@ class TrainingProblem(Problem):
         self.split = split
         self.rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
         self._states = objective.initialise(y, context=context)
+        self.coordinates = Coordinates(objective)
         self._loaded: dict[str, tuple[Tensor, ...]] = {}
         self._bounds: dict[str, tuple[tuple[Tensor, ...], Any]] = {}
 
@@ -77,6 +83,9 @@ class TrainingProblem(Problem):
 
     def point(self, parameters: Sequence[Tensor], z: States) -> Point:
         """A point from parameters (in the order of `names`) and states, which are copied."""
+        if self.coordinates.reference:
+            self._parameters.load(tuple(parameters))
+        z = self.coordinates.held(z)
         blocks = {block: [part.clone() for part in self._tensors(z, block)] for block in self.rows}
         return Point({"parameters": parameters, **blocks})
 
@@ -126,9 +135,11 @@ class TrainingProblem(Problem):
         self._load(point)
         chosen = self.blocks if blocks is None else tuple(blocks)
         want: Want = "both"
-        if "parameters" not in chosen or len(chosen) == 1:
+        held = self._held(point)
+        if "parameters" not in chosen or (len(chosen) == 1 and not held):
             want = "parameters" if "parameters" in chosen else "states"
         gradients = self.objective.gradients(self.y, self.x, self._states, self.context, want=want)
+        self.coordinates.pull_back(held, gradients)
         result: dict[str, Sequence[Tensor]] = {}
         for block in chosen:
             if block == "parameters":
@@ -162,7 +173,9 @@ class TrainingProblem(Problem):
         rows, batch = self.rows[block], len(self.y)
         if self.objective.coupling is not None:
             blocks = self._once("norms", point["parameters"], lambda: block_norms(self.objective, self.context))
-            return coupled_bound(self.objective, blocks, rows, batch, is_free_u(block))
+            bound = coupled_bound(self.objective, blocks, rows, batch, is_free_u(block))
+            stretch = 1.0 if is_free_u(block) else self.coordinates.stretch(rows, self._states)
+            return None if bound is None else bound * stretch**2
         norms = self._once("norms", point["parameters"], lambda: layer_norms(self.objective))
         return state_bound(self.objective, norms, rows, batch, joint=self.split == "whole")
 
@@ -179,6 +192,14 @@ class TrainingProblem(Problem):
         if values is None:
             return None
         return point.merge(Point({block: [values[name] for name in self.names]}))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What points depend on beside the data: the numbers that their coordinates belong to."""
+        return self.coordinates.state_dict()
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        self.coordinates.load_state_dict(tensors)
 
     def smooth(self, block: str) -> bool:
         if block == "parameters":
@@ -208,14 +229,14 @@ class TrainingProblem(Problem):
     def _prox_states(self, tensors: tuple[Tensor, ...], rows: tuple[int, ...], step: Factor) -> list[Tensor]:
         steps = step if isinstance(step, tuple) else (step,) * len(tensors)
         if self.split != "whole":
-            return self.objective.prox_layers(rows, tensors, steps)
+            return self.objective.prox_layers(rows, tensors, steps, self.coordinates.reference)
         layers = [layer for buffer in tensors for layer in buffer]
         counts = [len(buffer) for buffer in tensors]
         sizes = [
             entry for size, count in zip(steps, counts, strict=True)
             for entry in (size if isinstance(size, Tensor) else [size] * count)
         ]  # fmt: skip
-        moved = iter(self.objective.prox_layers(rows, layers, sizes))
+        moved = iter(self.objective.prox_layers(rows, layers, sizes, self.coordinates.reference))
         return [torch.stack([next(moved) for _ in range(count)]) for count in counts]
 
     def _load(self, point: Point) -> None:
@@ -230,6 +251,16 @@ class TrainingProblem(Problem):
                 continue
             _copy(tensors, self._tensors(self._states, block))
             self._loaded[block] = tensors
+        self.coordinates.load(self._held(point), self._states)
+
+    def _held(self, point: Point) -> dict[int, Tensor]:
+        """What a point holds instead of z."""
+        held = {}
+        for block, rows in self.rows.items() if self.coordinates.reference else ():
+            if block in point and not is_free_u(block):
+                layers = point[block] if self.split != "whole" else [z for buffer in point[block] for z in buffer]
+                held |= dict(zip(rows, layers, strict=True))
+        return {row: held[row] for row in self.coordinates.reference if row in held}
 
 
 class NetworkParameters:

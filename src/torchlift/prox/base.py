@@ -81,6 +81,13 @@ class ProximalActivation(ABC):
             total = replace(cast("Any", self), **leaves).conjugate(v).sum()
         return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
+    def carried(self, z: Tensor, to: ProximalActivation) -> Tensor:
+        """z', affine in z, with Ψ'(z') = Ψ(z), where Ψ' belongs to `to`: the same kind with other learned numbers.
+
+        Solvers hold z that way, so that a step of a threshold does not leave the domain of Ψ; z itself by default.
+        """
+        return z
+
     def reduce(self, terms: Tensor) -> Tensor:
         """Sum per-entry terms over a group; the identity for elementwise activations."""
         return terms if self.dim is None else terms.sum(self.dim)

@@ -64,6 +64,18 @@ class Box(ProximalActivation):
             slopes["hi"] = (v - self.hi.detach()).clamp_(min=0).sum()
         return slopes
 
+    def carried(self, z: Tensor, to: ProximalActivation) -> Tensor:
+        """From interval to interval: scaled, or shifted where one side is open."""
+        assert isinstance(to, Box)  # of the same kind
+        ends, others = (_ends(self, z), _ends(to, z))
+        bounded = [bool(end.isfinite()) for end in ends]
+        scale = (others[1] - others[0]) / (ends[1] - ends[0]) if all(bounded) else 1.0
+        side = 0 if bounded[0] else 1
+        moved = others[side] + scale * (z - ends[side]) if any(bounded) else z
+        inside = ((z >= ends[0]) & (z <= ends[1])).detach()
+        # rounding must not leave the interval; gradients pass as if there were none
+        return moved + torch.where(inside, moved.clamp(*others) - moved, 0.0).detach()
+
     def to_module(self) -> nn.Module:
         if isinstance(self.lo, Tensor) or isinstance(self.hi, Tensor):
             return super().to_module()
@@ -100,6 +112,11 @@ def _check_bound(where: str, end: object) -> bool:
     if math.isnan(end):
         invalid_value(where, "a number", end)
     return False
+
+
+def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
+    lo, hi = (end.to(like) if isinstance(end, Tensor) else like.new_tensor(end) for end in (box.lo, box.hi))
+    return lo, hi
 
 
 def _like(end: float | Tensor, v: Tensor) -> float | Tensor:

@@ -82,6 +82,11 @@ class SoftThreshold(ProximalActivation):
             return super().conjugate_slopes(v)
         return {"threshold": -self(v).detach().abs().sum()}  # −∂Ψ/∂λ at σ(v)
 
+    def carried(self, z: Tensor, to: ProximalActivation) -> Tensor:
+        """λz/λ', since λ'|λz/λ'| = λ|z|."""
+        assert isinstance(to, SoftThreshold)  # of the same kind
+        return z * (self._aligned(z) / to._aligned(z))
+
     def to_module(self) -> nn.Module:
         return super().to_module() if isinstance(self.threshold, Tensor) else nn.Softshrink(self.threshold)
 

@@ -35,8 +35,8 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
 
         x_b ← prox_{α_b g_b}(x_b − α_b ∇_b f(x))   for the blocks b in the order of the sweep
 
-    With steps α_b ≤ 1/L_b from the blocks' own bounds F never increases in the
-    sequential sweeps; "jacobi" needs the bounds of all blocks moved together.
+    With steps α_b ≤ 1/L_b from the blocks' own bounds, or by `Backtracking`, F never
+    increases in the sequential sweeps; "jacobi" needs the bounds of all blocks moved together.
 
     Arguments:
         parts: the step of every block, or {block: step}, where a name such as

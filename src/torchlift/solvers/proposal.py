@@ -90,7 +90,7 @@ class Proposal:
         return torch.finfo(self.at.dtype).eps
 
     def _prox_steps(self, steps: dict[str, float]) -> dict[str, Factor]:
-        metric = self.scaling.metric(self.scaling_state)
+        metric, scale = self.scaling.metric(self.scaling_state), self.scaling.prox_scale
         if metric is None:
-            return {name: steps[name] for name in self._nonsmooth}
-        return {name: tuple(steps[name] * tensor for tensor in metric[name]) for name in self._nonsmooth}
+            return {name: scale * steps[name] for name in self._nonsmooth}
+        return {name: tuple(scale * steps[name] * tensor for tensor in metric[name]) for name in self._nonsmooth}

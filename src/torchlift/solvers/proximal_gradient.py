@@ -150,7 +150,8 @@ def ProximalAdam(
     eps: float = 1e-8,
     *,
     matched: bool = False,
+    prox_scale: float = 1.0,
 ) -> ProximalGradient:
-    """Adam with a proximal step, as in the paper; see `AdamScaling` for `matched`."""
+    """Adam with a proximal step, as in the paper; see `AdamScaling` for `matched` and `prox_scale`."""
     rule = Constant(lr) if isinstance(lr, float | int) else lr
-    return ProximalGradient(rule, scaling=AdamScaling(*betas, eps, matched))
+    return ProximalGradient(rule, scaling=AdamScaling(*betas, eps, matched, prox_scale))

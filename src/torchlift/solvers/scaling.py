@@ -33,6 +33,8 @@ class Scaling(ABC):
 
     #: Whether x − αd decreases f for small α with the metric P, as a line search needs.
     descent: bool = True
+    #: Multiplies the step of the prox; anything but 1 solves another problem.
+    prox_scale: float = 1.0
 
     def check(self, problem: Problem, blocks: Sequence[str], point: Point) -> None:
         """Refuse blocks whose prox does not fit the metric."""
@@ -78,6 +80,8 @@ class AdamScaling(Scaling):
         beta1, beta2: β₁, β₂ in [0, 1).
         eps: ε > 0.
         matched: scale the prox like the gradient; needs a prox by entries.
+        prox_scale: c in prox_{cαg}. Training objectives are means over B samples, so that the threshold of z is αμλ/B,
+            while Adam's direction does not know B; the source prints αμλ, which is c = B.
 
     Reference: Kingma & Ba, Adam (2015), algorithm 1; Melchior et al., Proximal
     Adam: robust adaptive update scheme for constrained optimization (2019).
@@ -87,6 +91,7 @@ class AdamScaling(Scaling):
     beta2: float = 0.999
     eps: float = 1e-8
     matched: bool = False
+    prox_scale: float = 1.0
 
     descent = False
 
@@ -94,6 +99,7 @@ class AdamScaling(Scaling):
         check_fraction("AdamScaling beta1", self.beta1)
         check_fraction("AdamScaling beta2", self.beta2)
         check_positive("AdamScaling eps", self.eps)
+        check_positive("AdamScaling prox_scale", self.prox_scale)
 
     def check(self, problem: Problem, blocks: Sequence[str], point: Point) -> None:
         if self.matched:

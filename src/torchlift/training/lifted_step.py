@@ -161,9 +161,9 @@ class LiftedStep(TrainStep):
         if self.mesh.size == 1:
             tensors = {name: tensor for name, tensor in saved.items() if not name.startswith(_PROBLEM)}
             self.state = state_from_parts(self.state, tensors, numbers)
-            if isinstance(self.problem, TrainingBatches):
-                cached = {name.removeprefix(_PROBLEM): t for name, t in saved.items() if name.startswith(_PROBLEM)}
-                self.problem.load_state_dict(cached)
+            self.problem.load_state_dict(
+                {name.removeprefix(_PROBLEM): t for name, t in saved.items() if name.startswith(_PROBLEM)}
+            )
             return
         empty = {name: torch.empty_like(tensor) for name, tensor in state_to_parts(self.state)[0].items()}
         new = state_from_parts(self.state, empty, numbers)
@@ -182,8 +182,7 @@ class LiftedStep(TrainStep):
         return sharded
 
     def _problem_tensors(self) -> dict[str, Any]:
-        tensors = self.problem.state_dict() if isinstance(self.problem, TrainingBatches) else {}
-        return {f"{_PROBLEM}{name}": tensor for name, tensor in tensors.items()}
+        return {f"{_PROBLEM}{name}": tensor for name, tensor in self.problem.state_dict().items()}
 
     def objective_value(self) -> tuple[float, float | None] | None:
         if not isinstance(self.problem, TrainingProblem):

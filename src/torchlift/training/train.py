@@ -27,6 +27,8 @@ from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
+from torchlift.networks import Network
+from torchlift.objective.clamp import clamped
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.choose import Choice
@@ -131,7 +133,7 @@ def train(
     phases = _phases(options.phases, default)
     batches = [_batches(data, phase, seed, network) for phase in phases]
     held_out = None if validation is None else _held_out(validation, network, seed)
-    loss = _loss(loss, batches[0])
+    loss = _loss(network, phases, loss, batches[0])
     batches = [_checked("data", network, loss, source) for source in batches]
     held_out = None if held_out is None else _checked("validation", network, loss, held_out)
     planned = list(zip(phases, batches, strict=True))
@@ -284,12 +286,12 @@ def _held_out(validation: Data, network: nn.Module, seed: int) -> Batches:
     return as_batches(validation, batch_size=1000, seed=seed, like=like(network), where="validation")
 
 
-def _loss(loss: Loss | None, batches: Batches) -> Loss:
+def _loss(network: nn.Module, phases: Sequence[Phase], loss: Loss | None, batches: Batches) -> Loss:
     if loss is None:
         return SquaredError() if batches.example().x.is_floating_point() else CrossEntropy()
     if not isinstance(loss, Loss):
         invalid_type("train loss", "a loss such as SquaredError()", loss)
-    return loss
+    return clamped(network, phases[0].lifting, loss) if isinstance(network, Network) else loss
 
 
 def _checked(where: str, network: nn.Module, loss: Loss, batches: Batches) -> Batches:
@@ -385,6 +387,9 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped
         text = f"Trained {state.steps} steps in {state.seconds:.1f} s."
     elif result is Result.CONVERGED:
         text = f"Nothing improved any more {detail} ({state.seconds:.1f} s)."
+    if run.unmoved and state.steps and not result.failed:
+        text = f"No parameter changed in {state.steps} steps ({state.seconds:.1f} s): the method refused every step, "
+        text += "or its steps are zero. Try another solver, or leave it out."
     best = state.best
     if best and math.isfinite(best["value"]):
         unit = f" {best['unit']}" if best["unit"] else ""

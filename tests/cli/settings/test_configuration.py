@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_x_and_y_are_never_guessed(tmp_path: Path, case: str, kind: str) -> None
     arrays = {name: np.zeros((20, 2)) for name in names}
     path = tmp_path / ("folder" if kind == "folder" else f"own.{kind}")
     if kind == "npz":
-        np.savez(path, **arrays)
+        np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
     elif kind == "safetensors":
         save_file(arrays, path)
     else:
@@ -259,7 +260,8 @@ def test_an_optimiser_of_torch_means_back_propagation() -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_every_solver_is_made_with_its_options(name: str) -> None:
     given = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "anneal": "cosine", "tau": 2.0, "inner_steps": 3}
-    options = {option: given[option] for option in options_of(name)}
+    given |= {"matched": True, "prox_scale": 10.0}
+    options: dict[str, Any] = {option: given[option] for option in options_of(name)}
     assert build_phases(Configuration(training=TrainingSettings(solver=name, **options)))[0].solver is not None
 
 
@@ -281,6 +283,7 @@ def test_data_follow_seed_and_counts() -> None:
     assert torch.equal(first.train.y, again.train.y)
     assert not torch.equal(first.train.y, other.train.y)
     assert torch.equal(first.train.x, other.train.x)
+    assert first.validation is not None
     assert (len(first.train.y), len(first.validation.y), first.train.y.dtype) == (20, 5, torch.float64)
     noise = first.train.y - first.train.x
     assert float(noise.std()) == pytest.approx(0.15, rel=0.02)
@@ -298,6 +301,7 @@ def test_redrawn_data_differ_from_epoch_to_epoch() -> None:
 def test_the_full_set_is_split(full_mnist_path: Path) -> None:
     settings = DataSettings(task="classification", set="mnist", path=full_mnist_path, images=100)
     samples = load_samples(settings)
+    assert samples.validation is not None
     assert (len(samples.train.y), len(samples.validation.y), samples.out_shape) == (100, 5000, (10,))
 
 

@@ -16,14 +16,15 @@ from torchlift.lab.trajectory import Trajectory
 from torchlift.report.records import Table
 
 
-def outcome(ends: Sequence[float]) -> Outcome:
+def outcome(ends: Sequence[float], *, recognised: bool = True) -> Outcome:
     rows = [{"step": 10 * number, "validation psnr": value} for number, value in enumerate(ends)]
     read: dict[str, float] = dict.fromkeys(SPLITS, 0.5)
-    return Outcome(Trajectory(rows), torch.full((4,), ends[-1]), read, dict.fromkeys(SPLITS, True), False)
+    return Outcome(Trajectory(rows), torch.full((4,), ends[-1]), read, dict.fromkeys(SPLITS, recognised), False)
 
 
 STEADY = [outcome([10, 17.9, 18.0 + shift]) for shift in (0.0, 0.1, 0.2)]
 RESTLESS = [outcome([10, 5.0, 9.0 + shift]) for shift in (0.0, 0.5, 1.0)]
+NOTHING = [outcome([10, 12.5, 12.5], recognised=False)] * 3
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,8 @@ RESTLESS = [outcome([10, 5.0, 9.0 + shift]) for shift in (0.0, 0.5, 1.0)]
     [
         (STEADY, RESTLESS, ["held", "held"]),
         (RESTLESS, STEADY, ["did not hold", "did not hold"]),
-        (STEADY, [outcome([10, 18, 18.3]), STEADY[0], STEADY[1]], ["not decidable", "did not hold"]),
+        (STEADY, NOTHING, ["held", "not decidable"]),
+        (STEADY, [outcome([10, 18, 18.3]), STEADY[0], STEADY[1]], ["not decidable", "held"]),
     ],
 )
 def test_claims(replicated: list[Outcome], random: list[Outcome], expected: list[str]) -> None:

@@ -47,8 +47,9 @@ def test_intervals_decide() -> None:
     assert Interval(2, 1, 3).text("+.1f") == "+2.0 [+1.0, +3.0]"
 
 
+@pytest.mark.parametrize("corrected", [False, True])
 @torch.no_grad()
-def test_the_printed_scheme_step_by_step() -> None:
+def test_the_printed_scheme_step_by_step(corrected: bool) -> None:
     """Two layers, two steps, written out again with dense matrices."""
     torch.manual_seed(0)
     first, last = nn.Linear(36, 20).double(), nn.Linear(20, 9).double()
@@ -67,15 +68,31 @@ def test_the_printed_scheme_step_by_step() -> None:
     dense = gradient(torch.eye(36, dtype=torch.float64)).flatten(1)
     for _ in range(2):
         v1, v2 = first(x), last(u)
-        kappa = tau_u / (1 + tau_u)
-        new = torch.relu(kappa * (u - tau_u * ((v2 - y) @ W2 - v1)))
+        factor = 1 / (1 + tau_u) if corrected else tau_u / (1 + tau_u)
+        new = torch.relu(factor * (u - tau_u * ((v2 - y) @ W2 - v1)))
         before = x
         x = x - tau_x * ((torch.relu(v1) - u) @ W1 + rho * p.flatten(1) @ dense.T)
         p = p + gradient(2 * x - before) / 8
         p = p / p.norm(dim=1, keepdim=True).clamp_min(1)
         u = new
-    found = printed_inversion(network, y, rho, steps=2, inner_steps=1)
+    found = printed_inversion(network, y, rho, steps=2, inner_steps=1, corrected=corrected)
     torch.testing.assert_close(found.flatten(1), x, rtol=1e-3, atol=1e-5)  # norms are bounds of power iterations
+
+
+def test_the_printed_step_sizes_reach_the_same_images_as_safe_ones() -> None:
+    """Once the misprint is corrected; with it the iterates grow without bound."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 9)).double()
+    network = lift(layers, (1, 6, 6))
+    x = torch.zeros(3, 1, 6, 6, dtype=torch.float64)
+    x[:, :, 1:4, 2:5] = 1.0
+    y = network(x).detach()
+    printed, corrected, safe = (
+        printed_inversion(network, y, 0.01, steps=900, inner_steps=5, corrected=not misprint, safe=safe)
+        for misprint, safe in ((True, False), (False, False), (False, True))
+    )
+    assert (corrected - safe).norm() < 1e-3 * safe.norm()
+    assert not printed.norm() < 1e10 * safe.norm()
 
 
 def test_training_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +167,7 @@ def test_tiny(tiny: Callable[[Experiment], Work]) -> None:
     result = module.Inversion().run(tiny(module.Inversion()))
     assert [claim.outcome for claim in result.claims] == ["not decidable"] * 8
     table = result.figures[0]
-    assert isinstance(table, Table)
-    assert len(table.rows) == 3 * len(METHODS)
+    assert isinstance(table, Table) and len(table.rows) == 3 * len(METHODS)
     gains: dict[Any, Any] = {(row[0], row[1]): row[7] for row in table.rows}
     assert all(gains[loss, DECODER] == 0 and gains[loss, CLAMPED] >= 0 for loss in (0.16, 0.14, 0.12))
     reached = result.configuration["training"]

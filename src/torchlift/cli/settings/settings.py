@@ -14,6 +14,7 @@ from torchlift.cli.settings.network import BUILDERS, DICTIONARIES
 from torchlift.cli.settings.solvers import SOLVERS, SolverSettings
 from torchlift.data.tasks import TASKS
 from torchlift.functions.losses import LOSSES
+from torchlift.functions.regularisers import REGULARISERS
 from torchlift.liftings import LIFTINGS
 from torchlift.training import METRICS
 from torchlift.training.options import PhaseOptions, RunOptions
@@ -149,6 +150,15 @@ class TrainingSettings(PhaseSettings, RunOptions):
     metrics: Annotated[tuple[str, ...] | None, _named(METRICS, "; the first one chooses the best parameters.")] = None
     seed: int = 0
     """Of noise, weights and the order of samples."""
+    coupling: float | None = None
+    """ρ of a quadratic coupling ρ/2 ‖M u − V z‖², with a lifting; u follows from z by default."""
+    state_regularisers: Annotated[
+        tuple[str, ...],
+        _named(REGULARISERS, ", with numbers: 'l1 0.01' on lifted variables, '2: l1 0.01' on those of layer 2."),
+    ] = ()
+    parameter_regularisers: Annotated[
+        tuple[str, ...], _named(REGULARISERS, ", with numbers: '*weight: l1 1e-4' on parameters of such names.")
+    ] = ()
     threads: int | None = None
     """Threads of torch; all that it takes by itself if not given."""
     device: str = "cpu"

@@ -11,12 +11,14 @@ import torch
 from torchlift.cli.settings.data import Drawing, Samples, absolute, load_samples
 from torchlift.cli.settings.network import build_network, reads_context
 from torchlift.cli.settings.settings import Configuration
+from torchlift.cli.settings.terms import objective_terms
 from torchlift.cli.settings.training import build_loss, build_phases
 from torchlift.core.checks import check_device, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batch, Batches, as_batches
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.networks import Network
+from torchlift.objective.clamp import clamped
 from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh
 from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, train
@@ -67,6 +69,7 @@ class Setup:
                 **{field.name: getattr(training, field.name) for field in fields(RunOptions)},
                 phases=self.phases,
                 mesh=mesh,
+                **objective_terms(training),
             ),
         )
 
@@ -120,6 +123,7 @@ def prepare(configuration: Configuration) -> Setup:
     network = build_network(configuration.network, samples, seed).to(device)
     data, validation = samples.shaped(network.in_shape, network.out_shape, reads_context(network))
     loss = build_loss(training) or (SquaredError() if samples.train.x.is_floating_point() else CrossEntropy())
+    loss = clamped(network, phases[0].lifting, loss)
     y, x, context = validation or (
         data if isinstance(data, Batch) else Batch(*data(torch.Generator().manual_seed(seed)))
     )
@@ -127,8 +131,9 @@ def prepare(configuration: Configuration) -> Setup:
         output = network(y[:8].to(device), map_context(context, lambda tensor: tensor[:8].to(device)))
     metrics = as_metrics(training.metrics, loss, output, x[:8].to(device))
     setup = Setup(configuration, samples, network, phases, loss, metrics, data, validation)
+    options = TrainOptions(**objective_terms(training))
     for phase in phases:
-        phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0))
+        phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0, options=options))
     return setup
 
 

@@ -35,6 +35,10 @@ class SolverSettings:
     """Optimisers of torch: weight decay."""
     anneal: Literal["cosine", "linear"] | None = None
     """Optimisers of torch: how the learning rate falls to 0 over the budget; it stays without."""
+    matched: bool | None = None
+    """proximal-adam: scale the proximal step like the gradient."""
+    prox_scale: float | None = None
+    """proximal-adam: factor of the proximal step; the number of samples for the threshold that the paper prints."""
     tau: float | None = None
     """Length of implicit steps; 1."""
     inner_steps: int | None = None

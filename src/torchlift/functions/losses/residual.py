@@ -116,7 +116,9 @@ class Target(ResidualLoss):
         prox    = x
 
     Equality is meant up to 256 eps · (1 + |x|) per entry, since predictions are
-    rounded. There is no gradient; contrastive training clamps outputs this way.
+    rounded. There is no gradient. With `lifting=Contrastive(μ)` it clamps the output of a
+    last layer without activation, as in the source: the energy μ/2‖x − p‖² of that layer is what is trained and
+    recorded.
     """
 
     constraint: ClassVar[bool] = True

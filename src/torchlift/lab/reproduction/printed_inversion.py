@@ -1,4 +1,4 @@
-"""The paper's inversion exactly as printed, which the library itself does not offer."""
+"""The paper's inversion as printed, or with its misprint corrected; the library itself offers neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from torchlift.operators import FiniteDifference
 
 @torch.no_grad()
 def printed_inversion(
-    network: Network, y: Tensor, weight: float, *, steps: int = 500, inner_steps: int = 1000, tolerance: float = 1e-5
+    network: Network,
+    y: Tensor,
+    weight: float,
+    *,
+    steps: int = 500,
+    inner_steps: int = 1000,
+    tolerance: float = 1e-5,
+    corrected: bool = False,
+    safe: bool = False,
 ) -> Tensor:
     """Coordinate descent from zeros with the printed updates and step sizes:
 
@@ -32,10 +40,14 @@ def printed_inversion(
         steps: of the coordinate descent.
         inner_steps: largest number of steps of x and p in each of them.
         tolerance: x and p stop earlier when both change by less in norm, for all images.
+        corrected: put 1/(1 + τ) in front of the argument, and change nothing else.
+        safe: step sizes that meet the conditions of convergence instead of the printed ones: 1/‖W‖² everywhere and
+            τ_p = (1/τ_x − ‖W₁‖²/2)/(8ρ²).
     """
     layers = Layers.of(network)
     blocks = [jacobian.reads[0][0][1] for jacobian in layers.jacobians]
     square = [float(block.norm_bound()) ** 2 for block in blocks]
+    factor = 1.0 if safe else 1.99
     gradient = FiniteDifference(network.in_shape)
     x = y.new_zeros(len(y), *network.in_shape)
     p = torch.zeros_like(gradient.forward(x))
@@ -43,15 +55,17 @@ def printed_inversion(
     for _ in range(steps):
         v = layers.lifted(x, u)[1]
         targets, old = (*u, y), u
-        x, p = _input(layers, x, p, u, weight, 1.99 / square[0], gradient, inner_steps, tolerance)
+        dual_step = square[0] / 2 / (8 * weight**2) if safe else 1 / (8 * weight)
+        sizes = (factor / square[0], dual_step)
+        x, p = _input(layers, x, p, u, weight, sizes, gradient, inner_steps, tolerance)
         u = []
         for j in range(1, layers.count):
-            tau = 1.99 / square[j]
+            tau = factor / square[j]
             kappa = tau / (1 + tau)
             # the printed σ_j acts on hidden layers; the output is affine
             reached = layers.activations[j - 1](v[j]) if j < layers.count - 1 else v[j]
             moved = old[j - 1] - tau * (blocks[j].adjoint(reached - targets[j]) - v[j - 1])
-            u.append(layers.activations[j - 1].prox(kappa * moved, kappa))
+            u.append(layers.activations[j - 1].prox(moved / (1 + tau) if corrected else kappa * moved, kappa))
     return x
 
 
@@ -61,13 +75,13 @@ def _input(
     p: Tensor,
     u: list[Tensor],
     weight: float,
-    tau: float,
+    sizes: tuple[float, float],
     gradient: FiniteDifference,
     steps: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
     """The printed primal-dual steps of the input with the auxiliary variables fixed."""
-    sigma = 1 / (8 * weight)
+    tau, sigma = sizes
     block = layers.jacobians[0].reads[0][0][1]
     for _ in range(steps):
         v = layers.pre_activation(0, [x])

@@ -64,7 +64,7 @@ class States(Sequence[Tensor]):
         """The states u_1, …, u_J where the coupling is not hard, else None."""
         self._input: tuple[Tensor, int] | None = None
         skip = 1 if layout.holds_input else 0
-        self.buffers = (storage[0][skip:], *storage[1:]) if storage else ()
+        self.buffers: tuple[Tensor, ...] = (storage[0][skip:], *storage[1:]) if storage else ()
         """One tensor (layers, B, *shape) per run of equal layers, the input left out."""
         self._places: list[tuple[int, int]] | None = None
         self._views: dict[tuple[int, int, int], Tensor] = {}
