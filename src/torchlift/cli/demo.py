@@ -67,7 +67,7 @@ class Size:
     sweeps: int
 
 
-FULL = Size(side=160, restoring=60, layers=7, images=5000, steps=None, inverted=100, sweeps=40)
+FULL = Size(side=128, restoring=30, layers=7, images=5000, steps=None, inverted=100, sweeps=40)
 TINY = Size(side=24, restoring=2, layers=1, images=80, steps=2, inverted=8, sweeps=2)
 THRESHOLD = 0.2
 
