@@ -233,6 +233,14 @@ def test_groups_of_unrolled_networks() -> None:
     assert all(not torch.equal(a, b) for a, b in zip(before, lista.parameters(), strict=True))
 
 
+def test_zeros_move_as_far_as_weights_that_torch_draws() -> None:
+    """The last map of a residual branch often starts at zero: a step of it has size ρ/√(3 · inputs)."""
+    layer = nn.Linear(12, 5).double()
+    nn.init.zeros_(layer.weight)
+    steps(layer, (randn(5, 30, 12), randn(6, 30, 5)), 1, RelativeStep(layer))
+    assert float(layer.weight.detach().square().mean().sqrt()) == pytest.approx(0.015 / 6)
+
+
 def test_plain_tensors_count_as_entries() -> None:
     tensor = nn.Parameter(randn(3, 6))
     optimiser = RelativeStep([tensor])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -170,6 +171,32 @@ def test_closed_forms_are_left_alone_where_somebody_listens() -> None:
     handle.remove()
     assert len(calls) >= 6
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain.parameters(), heard.parameters(), strict=True))
+
+
+def test_layers_that_share_weights() -> None:
+    """Closed forms write each gradient in one place, so they leave shared ones to autograd."""
+    torch.manual_seed(0)
+    shared = nn.Linear(5, 5)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(5, 3))
+    plain = copy.deepcopy(model)
+    plain.register_forward_hook(lambda *_: None)  # so that nothing but the function mode serves
+    for each in (model, plain):
+        tl.train(each, (Y, X), batch_size=20, steps=5, weights="keep", progress=False)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_first_steps_from_a_fitted_start_are_short() -> None:
+    """By the part of the targets that is left over, and longer as √k."""
+    model, rates = dense(), []
+    with torch.no_grad():
+        targets = model(Y) + 0.01 * torch.randn(len(Y), 3, generator=torch.Generator().manual_seed(0))
+    work = Work(model, SquaredError(), as_batches((Y, targets), batch_size=len(Y)), lambda count: 1.0)
+    step = SweepDescent().init(work)
+    left_over = 0.01 / float((targets - targets.mean(0)).square().mean().sqrt())
+    for _ in range(4):
+        step.step()
+        rates.append(step.optimiser.param_groups[0]["lr"])
+    assert rates == pytest.approx([left_over * (k + 1) ** 0.5 for k in range(4)], rel=0.1)
 
 
 class SignDescent(TrainMethod):

@@ -45,7 +45,10 @@ class DenseStack(NamedTuple):
         """Tell the input of a layer; returns whether somebody asks for the signal that comes back."""
         if not self.observers or not torch.is_grad_enabled():
             return False
-        return any([observer(layer, u) for observer in self.observers])  # noqa: C419 (all are told)
+        asked = False
+        for observer in self.observers:
+            asked = bool(observer(layer, u)) or asked  # all are told
+        return asked
 
     def answer(self, layer: int, u: Tensor, r: Tensor) -> None:
         """Tell that the signal r has come back to a layer with input u."""
@@ -96,16 +99,16 @@ class DenseForm:
         if len(parts) < 3 or len(parts) % 2 == 0 or any(type(part) is not nn.Linear for part in linear):
             return None
         try:
-            activations = [as_activation(part) for part in between]
+            activations = _shared([as_activation(part) for part in between])
         except TorchliftError:
             return None
         form = DenseForm(tuple(cast("list[nn.Linear]", linear)), tuple(activations))
-        return form if form.plain and not any(_has_hooks(part) for part in (module, *between)) else None
+        return form if form.plain and not any(has_hooks(part) for part in (module, *between)) else None
 
     @property
     def plain(self) -> bool:
         """Whether nobody listens to the layers but observers, which change nothing."""
-        return not any(_has_hooks(layer) for layer in self.layers)
+        return not any(has_hooks(layer) for layer in self.layers)
 
     def stacks(self) -> list[DenseStack]:
         """One per layer, with its current parameters."""
@@ -113,6 +116,17 @@ class DenseForm:
 
     def __call__(self, y: Tensor) -> Tensor:
         return dense_chain(y, self.stacks(), self.activations)
+
+
+def _shared(activations: Sequence[ProximalActivation]) -> list[ProximalActivation]:
+    """With one object for neighbours that are equal and hold no tensors, so that each is looked at once."""
+    shared: list[ProximalActivation] = []
+    for activation in activations:
+        last = shared[-1] if shared else None
+        plain = not any(isinstance(value, Tensor) for value in vars(activation).values())
+        equal = plain and type(last) is type(activation) and vars(last) == vars(activation)
+        shared.append(last if equal and last is not None else activation)
+    return shared
 
 
 def _stack(layer: nn.Linear) -> DenseStack:
@@ -126,9 +140,12 @@ def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor)
     hook(layer, (u,))
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Hooks that may change something; forward hooks marked `observes` do not."""
     if module._backward_hooks or module._backward_pre_hooks:
         return True
-    forward = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return any(not getattr(hook, "observes", False) for hook in forward)
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for hook in hooks.values():
+            if not getattr(hook, "observes", False):
+                return True
+    return False

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from torchlift.networks.dense_chain import follow
 from torchlift.sweeps.activation import plain_functions
-from torchlift.sweeps.orthogonal import Factors, many_outputs, wide
+from torchlift.sweeps.orthogonal import Factors, many_outputs, widest
 from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 
 #: Entries up to which layers of a stack share a call, where calls cost more than passes over memory.
@@ -105,11 +105,13 @@ def keep_factors(means: list[Mean], total: int | None = None, last: Last | None 
         last: the last layer of the network, where it is not that of the last mean.
     """
     for mean in means:
+        if not mean.factors:
+            continue
         last = last or means[-1]
-        mean.factors = mean.factors and {
+        mean.factors = {
             layer: factors
             for layer, factors in mean.factors.items()
-            if wide(mean.weight, samples := total or len(factors.inputs))
+            if (samples := total or len(factors.inputs)) <= widest(mean.weight)
             and many_outputs(last.weight, last.bias, samples)
         }
 
@@ -125,11 +127,16 @@ class _Sum:
     factors: dict[int, list[Factors]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._matrices = self.weight.ndim == self.bias.ndim + 1 and wide(self.weight, 1)
+        #: Samples up to which the signal that comes back is asked for too.
+        self._followed = widest(self.weight) if self.weight.ndim == self.bias.ndim + 1 else 0
+        self._vectors = self.weight.ndim == 2 or self.bias.ndim == 2
+        self._taps = self.weight[0, 0].numel() if self.weight.ndim > 2 else 1
 
     def follows(self, u: Tensor) -> bool:
         """Whether the signal that comes back is asked for too."""
-        return self._matrices and u.ndim == 2 and u.dtype is self.weight.dtype and wide(self.weight, len(u))
+        if self._followed == 0 or u.ndim != 2:
+            return False
+        return u.dtype is self.weight.dtype and u.shape[0] <= self._followed
 
     def clear(self) -> None:
         self.rows.clear()
@@ -145,12 +152,15 @@ class _Sum:
         return together
 
     def add(self, layer: int, u: Tensor) -> None:
-        if u.ndim == 2 and u.dtype is self.weight.dtype and (self.weight.ndim == 2 or self.bias.ndim == 2):
+        if self._vectors and u.ndim == 2 and u.dtype is self.weight.dtype:
             mean = u.detach().mean(0)
         else:
             mean = self._mean_of(u)
-        total, count = self.rows.get(layer, (None, 0))
-        self.rows[layer] = (mean if total is None else total + mean, count + 1)
+        if layer in self.rows:
+            total, count = self.rows[layer]
+            self.rows[layer] = total + mean, count + 1
+        else:
+            self.rows[layer] = mean, 1
 
     def _mean_of(self, u: Tensor) -> Tensor:
         channels = u.ndim - 1 if self.weight.ndim < 3 or self.bias.ndim == 2 else u.ndim + 1 - self.weight.ndim
@@ -158,16 +168,17 @@ class _Sum:
         return u.detach().mean(axes, dtype=None if u.dtype == self.weight.dtype else self.weight.dtype)
 
     def mean(self) -> Mean:
+        if self.weight.ndim == 2:
+            total, count = self.rows[0]
+            inputs = total if count == 1 else total / count
+            return Mean(self.weight, self.bias, inputs, self._all_factors() if self.factors else {})
         means = {layer: total if count == 1 else total / count for layer, (total, count) in self.rows.items()}
         if self.bias.ndim == 2:
             nothing = torch.zeros_like(next(iter(means.values())))  # of a layer that was not used
             rows = torch.stack([means.get(i, nothing) for i in range(len(self.weight))])
             return Mean(self.weight, self.bias, rows, self._all_factors())
-        if self.weight.ndim == 2:
-            return Mean(self.weight, self.bias, means[0], self._all_factors())
         if self.groups == 1 and self.weight.is_contiguous():
-            taps = self.weight[0, 0].numel()
-            return Mean(self.weight, self.bias, means[0][:, None].expand(-1, taps).reshape(-1).contiguous())
+            return Mean(self.weight, self.bias, means[0].repeat_interleave(self._taps))
         rows = means[0].view(self.groups, -1).repeat_interleave(len(self.weight) // self.groups, 0)
         return Mean(self.weight, self.bias, rows)
 
@@ -220,8 +231,7 @@ class Centring:
     def heard(self, known: _Sum, layer: int, u: Tensor) -> bool:
         """An input of a layer; returns whether its signal is asked for."""
         self._sums[id(known)] = known
-        with plain_functions():
-            known.add(layer, u)
+        known.add(layer, u)
         return known.follows(u)
 
     def answered(self, known: _Sum, layer: int, u: Tensor, r: Tensor) -> None:
@@ -235,7 +245,8 @@ def _hook(own: weakref.ref[Any], known: _Sum) -> Callable[..., None]:
 
     def hook(owner: nn.Module, args: tuple[Any, ...]) -> None:
         if args and torch.is_grad_enabled():
-            observer(0, args[0])
+            with plain_functions():
+                observer(0, args[0])
 
     vars(hook).update(observes=True, observer=observer)  # changes nothing
     return hook
@@ -245,8 +256,10 @@ def _following(known: _Sum, signal: Callable[[int, Tensor, Tensor], None]) -> Ca
     """A forward hook that waits for the signal where it is asked for."""
 
     def hook(owner: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if args and torch.is_grad_enabled() and known.follows(args[0]):
-            follow(output, args[0], 0, signal)
+        if args and torch.is_grad_enabled():
+            with plain_functions():
+                if known.follows(args[0]):
+                    follow(output, args[0], 0, signal)
 
     vars(hook)["observes"] = True
     return hook

@@ -48,13 +48,16 @@ def differentiate_dense_chain(
     mean: Mean | None,
     loss: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor] | None:
-    """Add the sweep's gradients of loss(chain(y)) to `.grad`; returns the loss and chain(y).
+    """Write the sweep's gradients of loss(chain(y)) over `.grad`; returns the loss and chain(y).
 
+    Memory of earlier gradients is used again: to ask the system for it costs as much as a pass over it.
     Autograd sees nothing but the loss. None, and nothing is done, where it is needed for more: for the gradient of y,
-    learned activations, autocast, hooks of parameters.
+    learned activations, autocast, hooks of parameters, layers that share them.
     """
     tensors = _tensors(stacks)
     if y.requires_grad or transformed() or _left_to_autograd(y, activations) or any(map(_has_hooks, tensors)):
+        return None
+    if len({id(tensor) for tensor in tensors if tensor is not None}) < sum(tensor is not None for tensor in tensors):
         return None
     with torch.no_grad(), plain_functions():
         output, inputs, before, followed = _forward(y, stacks, activations)
@@ -64,10 +67,11 @@ def differentiate_dense_chain(
     with torch.no_grad(), plain_functions():
         needed = [tensor is not None and tensor.requires_grad for tensor in tensors]
         setting = stacks, activations, perturbation, mean
-        gradients, _ = _sweep(setting, inputs, before, followed, tensors, needed, False, signal)
+        buffers = [_buffer(tensor) if n else None for tensor, n in zip(tensors, needed, strict=True)]
+        gradients, _ = _sweep(setting, inputs, before, followed, tensors, buffers, False, signal)
         for tensor, gradient in zip(tensors, gradients, strict=True):
-            if tensor is not None and gradient is not None:
-                tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
+            if tensor is not None:
+                tensor.grad = gradient
     return value.detach(), output.detach()
 
 
@@ -87,7 +91,8 @@ class _DenseChain(torch.autograd.Function):
         of_input, _, *needed = ctx.needs_input_grad
         with plain_functions():
             followed = ctx.followed
-            gradients, residual = _sweep(ctx.setting, inputs, before, followed, tensors, needed, of_input, signals[0])
+            buffers = [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
+            gradients, residual = _sweep(ctx.setting, inputs, before, followed, tensors, buffers, of_input, signals[0])
         return residual, None, *gradients
 
 
@@ -114,13 +119,14 @@ def _sweep(
     before: Sequence[Tensor],
     followed: Sequence[bool],
     tensors: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    gradients: list[Tensor | None],
     of_input: bool,
     residual: Tensor,
 ) -> tuple[list[Tensor | None], Tensor | None]:
-    """Gradients of the tensors that need them, and of the input."""
+    """Gradients of the tensors that need them, written where there is room for them, and of the input."""
     stacks, activations, perturbation, mean = setting
-    gradients = [torch.empty_like(t) if t is not None and n else None for t, n in zip(tensors, needed, strict=True)]
+    sigmas = {id(activation): None if isinstance(activation, Identity) else as_sigma(activation)
+              for activation in activations}  # fmt: skip
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
     for j in reversed(range(len(inputs))):
         number, layer = places[j]
@@ -135,9 +141,19 @@ def _sweep(
         weights = tensors[number]
         assert weights is not None
         residual = torch.mm(residual, weights if weights.ndim == 2 else weights[layer])
-        if j > 0 and not isinstance(activation := activations[j - 1], Identity):
-            residual, _ = perturbation.response(as_sigma(activation), before[j - 1], residual, mean)
+        if j > 0 and (sigma := sigmas[id(activations[j - 1])]) is not None:
+            residual, _ = perturbation.response(sigma, before[j - 1], residual, mean)
     return gradients, residual
+
+
+def _buffer(tensor: Tensor | None) -> Tensor | None:
+    """Room for a gradient: the last one's."""
+    if tensor is None:
+        return None
+    last = tensor.grad
+    if last is None or last.requires_grad or not last.is_contiguous() or last.dtype is not tensor.dtype:
+        return torch.empty_like(tensor)
+    return last
 
 
 def _tensors(stacks: Sequence[DenseStack]) -> list[Tensor | None]:
@@ -146,10 +162,14 @@ def _tensors(stacks: Sequence[DenseStack]) -> list[Tensor | None]:
 
 def _left_to_autograd(y: Tensor, activations: Sequence[ProximalActivation]) -> bool:
     """Learned activations, autocast and samples that are not vectors, which autograd knows what to do with."""
-    learned = any(isinstance(value, Tensor) for activation in activations for value in vars(activation).values())
-    return learned or y.ndim != 2 or torch.is_autocast_enabled(y.device.type)
+    if y.ndim != 2 or torch.is_autocast_enabled(y.device.type):
+        return True
+    different = {id(activation): activation for activation in activations}.values()
+    return any(isinstance(value, Tensor) for activation in different for value in vars(activation).values())
 
 
 def _has_hooks(tensor: Tensor | None) -> bool:
-    hooks = (getattr(tensor, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
-    return tensor is not None and (tensor.grad_fn is not None or any(hooks))
+    if tensor is None:
+        return False
+    late = getattr(tensor, "_post_accumulate_grad_hooks", None)
+    return tensor.grad_fn is not None or bool(tensor._backward_hooks) or bool(late)

@@ -11,8 +11,8 @@ keeps the form Y = RᵀSX:
 
 so that it runs on matrices of samples × samples. Where a layer is much wider
 than the batch this costs about one more product with its weights; on the
-matrix itself it costs many times such a product. `wide` and `many_outputs` say
-which layers it serves.
+matrix itself it costs many times such a product. `widest` and `many_outputs`
+say which layers it serves.
 
 Kin: Muon (Jordan et al., 2024), which orthogonalises the momentum by the same
 iteration on the matrix; Newton–Muon; FOOF (Benzing, 2022) and LocoProp (Amid,
@@ -65,14 +65,14 @@ class Orthogonalised(NamedTuple):
     energy: Tensor
 
 
-def wide(weight: Tensor, samples: int) -> bool:
-    """Whether the gradient of a matrix, or of a stack of matrices, is orthogonalised for so many samples.
+def widest(weight: Tensor) -> int:
+    """The most samples for which the gradient of a matrix, or of a stack of matrices, is orthogonalised.
 
-    Square layers are not: those of networks that restore what they are given start near the identity, and the
+    Never that of square layers: those of networks that restore what they are given start near the identity, and the
     weak directions of their gradients are noise.
     """
     rows, columns = weight.shape[-2:]
-    return rows != columns and WIDE * samples <= min(rows, columns)
+    return min(rows, columns) // WIDE if rows != columns else 0
 
 
 def many_outputs(weight: Tensor, bias: Tensor, samples: int) -> bool:

@@ -101,7 +101,9 @@ class Perturbation:
         if not host:
             size = self._size_on_device(sigma, v, g, mean)
             return _difference(sigma, v, g, size), size
-        square_v, square_g = _squares(v, g, mean)
+        square_v, square_g = _square(_some(v)), _square(_some(g))
+        if mean is not None:
+            square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
         number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
         number = max(number, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
         residual = _difference(sigma, v, g, number)
@@ -190,22 +192,16 @@ def soft_threshold_difference(threshold: float, v: Tensor, g: Tensor, size: floa
     return torch.sub(g, clipped, alpha=0.5 / size, out=clipped)
 
 
-def _squares(v: Tensor, g: Tensor, mean: Mean | None) -> tuple[float, float]:
-    """Mean squares of v and g."""
-    squares = _square(_some(v)), _square(_some(g))
-    if mean is None:
-        return squares
-    first, second = mean(torch.tensor(squares, dtype=torch.float64)).tolist()
-    return first, second
-
-
 def _square(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor)) ** 2 / max(tensor.numel(), 1)
+    return torch.linalg.vector_norm(tensor).item() ** 2 / max(tensor.numel(), 1)
 
 
 def _some(tensor: Tensor) -> Tensor:
     """All of a tensor, or of samples with many features some: the same ones whichever process has the sample."""
-    if tensor.ndim < 2 or tensor.numel() < MANY * tensor.shape[0] or not tensor.is_contiguous():
+    shape = tensor.shape
+    if (len(shape) == 2 and shape[1] < MANY) or len(shape) < 2 or tensor.numel() < MANY * shape[0]:
+        return tensor
+    if not tensor.is_contiguous():
         return tensor
     return _few(tensor)
 

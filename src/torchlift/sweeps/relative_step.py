@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,19 +19,23 @@ from torchlift.sweeps.parameter_groups import parameter_groups
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
 FLOOR = 1e-4
-#: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
-LOGARITHMS = 12.0
 #: The distance is estimated in each of the first steps and less and less often later: it hardly changes then.
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 #: Steps between two updates of the average, which cost as much as a tenth of a step.
 AVERAGE_EVERY = 5
+
+#: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
+LOGARITHMS = 12.0
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
 BUNDLE = 1 << 20
-#: Rows of each layer from which the distance is estimated: all of them would cost as much as the step.
-ROWS = 64
+#: Entries of each layer from which the distance is estimated, in whole rows, and rows at least and at most: all of them
+#: would cost as much as the step.
+ENTRIES, FEWEST, MOST = 1 << 14, 16, 64
+
+_VECTORS = ("second", "peak", "units")
+"""What an optimiser keeps of every layer: mean squares of gradients, the largest root of them so far, and c."""
 
 KINDS = ("dense", "entries", "logarithm")
-_VECTORS = ("second", "peak", "units")
 _ALL: Any = "all parameters"  # a key of the state beside the parameters
 
 
@@ -58,8 +63,8 @@ class RelativeStep(torch.optim.Optimizer):
         ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where q has one number per entry)
 
     with one q per layer everywhere, so that entries count as much as they matter
-    to the loss, x₀ − x in the centred coordinates too, and all of it from about
-    64 rows of every layer, evenly spaced, in every step at first and ever less
+    to the loss, x₀ − x in the centred coordinates too, and all of it from 16 to 64
+    rows of every layer, evenly spaced, in every step at first and ever less
     often later. It is a bound where ⟨g_l, x_l − x*_l⟩ ≥ 0 for all l, such as in one
     dense layer with squared errors; elsewhere it is an estimate. Nothing is
     read by the host: no device waits in a step.
@@ -122,6 +127,7 @@ class RelativeStep(torch.optim.Optimizer):
         self.mean_inputs: Callable[[list[Mean]], None] | None = None
         """Makes mean inputs those of all processes that share a batch; None where the whole batch is here."""
         self._parts: list[_Part] | None = None
+        self._places: dict[int, tuple[_Part, int]] = {}
         self._most = 0.5
         super().__init__(groups, {"lr": float(lr), "kind": "entries", "stacked": False, "layers": 0, "scale": 1.0})
         self._centring = None if module is None or not centring else Centring(module)
@@ -150,26 +156,24 @@ class RelativeStep(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         parts = self._parts or self._arrange()
-        means = [] if self._centring is None else self._centring.take()
-        if self.mean_inputs is not None:
-            self.mean_inputs(means)
+        self._listen(parts)
         own = self.state[_ALL]
         own["count"] += 1
         count = own["count"]
         estimating = count <= FIRST_STEPS or count % (SOME_EVERY if count <= SOME_STEPS else LATER_EVERY) == 0
         own["estimates"] += estimating
-        by_weight = {id(mean.weight): mean for mean in means}
-        sums = []
+        terms: list[Tensor] = []
         for part in parts:  # one after the other, while they are in the cache
-            gradients = [_gradient(tensor) for tensor in part.tensors]
-            centred = part.centre(gradients, by_weight)
-            roots = self._roots(part, gradients, own) if part.dense or estimating else None
-            if estimating and roots is not None:
-                sums.append(self._estimate(part, gradients, roots, centred, own))
+            gradients = part.gradients()
+            for weight, bias, mean in part.centred:
+                mean.centre_(gradients[weight], gradients[bias])
+            roots = self._roots(part, part.mean_squares(gradients), count) if part.dense else None
+            if estimating:
+                roots = self._estimate(part, gradients, roots, terms, own)
             move = self._move_layers if part.dense else self._move_entries
-            move(part, gradients, roots, centred, own)
+            move(part, gradients, roots, own)
         if estimating:
-            self._lengthen(torch.stack(sums).sum(0), own)
+            self._lengthen(terms, own)
         if self.average and count % AVERAGE_EVERY == 0:
             self._update_average(parts, count)
         return loss
@@ -205,17 +209,20 @@ class RelativeStep(torch.optim.Optimizer):
             self.state[_ALL] = {
                 "count": 0, "estimates": 0, "rho": torch.full_like(reference, min(self.start, self._most)),
                 "gain": reference.clone(), "second": zeros, "peak": zeros.clone(),
-                "units": torch.cat([entry.units().to(zeros) for entry in entries]),
+                "units": _units(entries).to(zeros),
             }  # fmt: skip
         elif len(self.state[_ALL]["second"]) != rows:
             invalid_value("RelativeStep", "the parameters that it has begun with", "others", "Make a new optimiser.")
-        elif "weights" in self.state[_ALL]:
-            hint = "Its momentum is kept in other units now: begin anew from the parameters."
+        elif "weights" in self.state[_ALL] or any(
+            self.state[entry.tensor]["origin"].shape != entry.some(entry.tensor).shape for entry in entries
+        ):
+            hint = "It keeps other numbers now: begin anew from the parameters."
             invalid_value("RelativeStep state", "one of this version", "one of an earlier version", hint)
         own = self.state[_ALL]
         for name in ("rho", "gain", *_VECTORS):
             own[name] = own[name].to(reference)
         self._parts = [_Part(bundle, self.state, own) for bundle in _bundles(entries)]
+        self._places = {id(tensor): (part, i) for part in self._parts for i, tensor in enumerate(part.tensors)}
         return self._parts
 
     def _start(self, entry: _Entry) -> None:
@@ -228,78 +235,84 @@ class RelativeStep(torch.optim.Optimizer):
         if entry.kind != "dense":
             self.state[entry.tensor]["second"] = torch.zeros_like(entry.tensor, memory_format=torch.preserve_format)
 
-    def _roots(self, part: _Part, gradients: list[Tensor], own: dict[str, Any]) -> Tensor:
+    def _listen(self, parts: Sequence[_Part]) -> None:
+        """Tell each part which of its layers are centred in this step."""
+        if self._centring is None:
+            return
+        means = self._centring.take()
+        if self.mean_inputs is not None:
+            self.mean_inputs(means)
+        for part in parts:
+            part.centred = []
+        for mean in means:
+            part, weight = self._places[id(mean.weight)]
+            part.centred.append(_Centred(weight, self._places[id(mean.bias)][1], mean))
+
+    def _roots(self, part: _Part, squares: Tensor, count: int) -> Tensor:
         """√q̂ of every layer, at least its floor, after an update of q and of the peaks."""
-        # entries have a q of their own; that of their layers only weighs the distance
-        count = own["count" if part.dense else "estimates"]
-        seen = gradients if part.dense else part.some(gradients)
-        part.squares = part.mean_squares(seen)
-        part.second.lerp_(part.squares, 1 - self.memory)
-        roots = (part.second / (1 - self.memory**count)).sqrt_()
+        part.squares = squares
+        part.second.lerp_(squares, 1 - self.memory)
+        roots = part.second.div(1 - self.memory**count).sqrt_().clamp_(min=_tiny(squares))
         torch.maximum(part.peak, roots, out=part.peak)
-        return torch.maximum(roots, _floor(part.peak))
+        return torch.maximum(roots, part.peak * FLOOR, out=roots)
 
     def _estimate(
-        self, part: _Part, gradients: list[Tensor], roots: Tensor, means: Sequence[_Centred], own: dict[str, Any]
+        self, part: _Part, gradients: list[Tensor], roots: Tensor | None, terms: list[Tensor], own: dict[str, Any]
     ) -> Tensor:
-        """⟨ĝ, x₀ − x⟩ and the size of s, which is updated in place, over the layers of a part."""
-        moved = torch._foreach_sub(part.origins, part.some([tensor.detach() for tensor in part.tensors]))
-        for weight, bias, mean in means:
-            moved[bias].add_(mean.pull(moved[weight], part.entries[weight].every))
-        scaled = torch._foreach_div(part.some(gradients), part.pieces(roots))
-        inner = torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(moved, scaled, strict=True)])
-        torch._foreach_mul_(part.totals, self.patience)
-        weights = part.pieces(part.units * self._distance_weight(own))
-        torch._foreach_addcmul_(part.totals, scaled, weights)
-        sizes = [entry.dual_norm(total) for entry, total in zip(part.entries, part.totals, strict=True)]
-        return torch.stack([inner.sum(), torch.stack(sizes).sum()]).to(own["rho"])
+        """Add a part's terms of the distance; returns the roots that scale its gradients there."""
+        distance = part.distance
+        distance.take(gradients)
+        if roots is None:  # entries have a q of their own; that of their layers only weighs the distance
+            roots = self._roots(part, distance.mean_squares(), own["estimates"])
+        weights = part.numbers(part.units * self._distance_weight(own))
+        found = distance.terms(part.tensors, part.centred, part.numbers(1 / roots), weights, self.patience)
+        terms.append(torch.stack(found).to(own["rho"]))
+        return roots
 
     def _distance_weight(self, own: dict[str, Any]) -> Tensor:
         gamma = max(float(group["lr"]) for group in self.param_groups)
         return own["rho"].square() * ((1 - self.patience) * gamma)
 
-    def _lengthen(self, sums: Tensor, own: dict[str, Any]) -> None:
+    def _lengthen(self, terms: list[Tensor], own: dict[str, Any]) -> None:
         """The new r and ρ, for the steps to come."""
-        own["gain"] = own["gain"] * self.patience + self._distance_weight(own) * sums[0]
-        bound = own["gain"] / sums[1].clamp(min=torch.finfo(sums.dtype).tiny)
+        inner, size = torch.stack(terms).sum(0).unbind(0)
+        own["gain"] = own["gain"] * self.patience + self._distance_weight(own) * inner
+        bound = own["gain"] / size.clamp(min=torch.finfo(size.dtype).tiny)
         own["rho"] = torch.maximum(own["rho"], bound).clamp_(max=self._most)
 
-    def _move_layers(
-        self,
-        part: _Part,
-        gradients: list[Tensor],
-        roots: Tensor | None,
-        means: Sequence[_Centred],
-        own: dict[str, Any],
-    ) -> None:
-        assert roots is not None  # asked for in every step
-        scales = part.units * ((1 - self.momentum) / roots)  # of a gradient in m, which is c m̂ but for the correction
+    def _move_layers(self, part: _Part, gradients: list[Tensor], roots: Tensor | None, own: dict[str, Any]) -> None:
+        assert roots is not None  # made in every step
+        scales = part.units.mul(1 - self.momentum).div_(roots)  # of a gradient in m, c m̂ but for the correction
         rates = own["rho"] * part.rates() / (1 - self.momentum ** own["count"])
-        rows = part.rows(gradients)
-        scales = self._orthogonalise(part, rows, scales, means)
+        rows = part.by_layer(gradients)
+        if any(mean.factors for _, _, mean in part.centred):
+            rows = self._orthogonalise(part, list(rows), scales)
         if part.host:
-            part.move_by_numbers(rows, scales.tolist(), rates.tolist(), self.momentum)
+            numbers = rates.tolist()  # one where it is the same for all
+            part.move_by_numbers(rows, scales.tolist(), numbers, self.momentum)
         else:
+            numbers = rates
             torch._foreach_mul_(part.row_momenta, self.momentum)
-            torch._foreach_addcmul_(part.row_momenta, rows, part.numbers(scales))
-            torch._foreach_addcmul_(part.row_tensors, part.row_momenta, part.numbers(rates), value=-1.0)
-        for weight, bias, mean in means:
-            rate = rates if rates.ndim == 0 else rates[part.firsts[weight]]
-            mean.add_pull_(part.tensors[bias], part.momenta[weight], float(rate) if part.host else rate)
+            torch._foreach_addcmul_(part.row_momenta, rows, _like(part.row_momenta, part.numbers(scales)))
+            steps = _like(part.row_momenta, part.numbers(rates))
+            torch._foreach_addcmul_(part.by_layer(part.tensors), part.row_momenta, steps, value=-1.0)
+        for weight, bias, mean in part.centred:
+            rate: Any = numbers if rates.ndim == 0 else numbers[part.firsts[weight]]
+            mean.add_pull_(part.tensors[bias], part.momenta[weight], rate)
 
-    def _orthogonalise(self, part: _Part, rows: list[Tensor], scales: Tensor, means: Sequence[_Centred]) -> Tensor:
-        """Put msgn(g) in place of gradients whose factors are known; returns their scales, of mean square 1 too.
+    def _orthogonalise(self, part: _Part, rows: list[Tensor], scales: Tensor) -> list[Tensor]:
+        """Gradients with msgn(g) in place of those whose factors are known, and their scales, of mean square 1 too.
 
         A gradient with other terms than those of its factors, such as that of a penalty, stays as it is.
         """
         known = {
             part.firsts[weight] + layer: factors
-            for weight, _, mean in means
+            for weight, _, mean in part.centred
             if mean.factors
             for layer, factors in mean.centred_factors().items()
         }
         # steps shorten where gradients are rounding errors, as those of other layers do
-        sizes = (part.squares.sqrt() / _floor(part.peak)).clamp_(max=1) if known else part.squares
+        sizes = (part.squares.sqrt() / (part.peak * FLOOR)).clamp_(max=1)
         for samples in sorted({len(factors.inputs) for factors in known.values()}):
             places = [place for place, factors in known.items() if len(factors.inputs) == samples]
             made = orthogonalise([known[place] for place in places])
@@ -311,42 +324,37 @@ class RelativeStep(torch.optim.Optimizer):
                     rows[place] = torch.where(alike, direction, rows[place])
                 elif alike:
                     rows[place] = direction
-        return scales
+        return rows
 
-    def _move_entries(
-        self,
-        part: _Part,
-        gradients: list[Tensor],
-        roots: Tensor | None,
-        means: Sequence[_Centred],
-        own: dict[str, Any],
-    ) -> None:
+    def _move_entries(self, part: _Part, gradients: list[Tensor], roots: Tensor | None, own: dict[str, Any]) -> None:
         """With one q per entry, by torch's fused step of Adam where it serves, which reads everything once."""
         count, memory = own["count"], self.memory ** (1 / 8)
-        before = [mean.pull(part.tensors[weight]) for weight, _, mean in means]
-        # Logarithms keep to their first steps: what the distance of matrices is says nothing about theirs.
-        rho = torch.where(part.logarithms, own["rho"].clamp(max=self.start), own["rho"])
-        lengths = part.pieces(part.units * (rho * part.rates()))
+        before = [mean.pull(part.tensors[weight]) for weight, _, mean in part.centred]
+        rho = own["rho"]
+        if part.logarithms is not None:  # what the distance of matrices is says nothing about theirs
+            rho = torch.where(part.logarithms, rho.clamp(max=self.start), rho)
+        lengths = part.units * (rho * part.rates())
         if roots is not None and count > 1:
-            floors = part.pieces(_floor(part.peak).square_().mul_(1 - memory ** (count - 1)))
-            for second, floor in zip(part.seconds, floors, strict=True):
-                torch.maximum(second, floor, out=second)
-        steps = torch.full((), float(count), device=own["rho"].device)
-        for entry, g, m, q, length in zip(part.entries, gradients, part.momenta, part.seconds, lengths, strict=True):
-            x, eps = entry.tensor, torch.finfo(entry.tensor.dtype).tiny ** 0.5
-            if not _fused_adam_serves(x):
+            floors = (part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1))
+            torch._foreach_maximum_(part.by_layer(part.seconds), part.numbers(floors))
+        rows = [part.by_layer(tensors) for tensors in (part.tensors, gradients, part.momenta, part.seconds)]
+        eps, numbers = _tiny(part.tensors[0]), part.numbers(lengths)
+        if _fused_adam_serves(part.tensors[0]):
+            steps = torch.full((), float(count), device=own["rho"].device)
+            for places in _runs(numbers):
+                x, g, m, q = ([each[i] for i in places] for each in rows)
+                torch._fused_adam_(
+                    x, g, m, q, [], [steps] * len(x), lr=numbers[places[0]], beta1=self.momentum, beta2=memory,
+                    weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
+                )  # fmt: skip
+            torch.autograd.graph.increment_version((*part.tensors, *part.momenta, *part.seconds))  # which it forgets
+        else:
+            for x, g, m, q, length in zip(*rows, numbers, strict=True):
                 m.lerp_(g, 1 - self.momentum)
                 q.lerp_(g.square(), 1 - memory)
                 direction = m / (q / (1 - memory**count)).sqrt_().add_(eps)
-                x.addcmul_(direction, length / (1 - self.momentum**count), value=-1.0)
-                continue
-            for xi, gi, mi, qi, rate in entry.layer_by_layer(x, g, m, q, length):
-                torch._fused_adam_(
-                    [xi], [gi], [mi], [qi], [], [steps], lr=rate, beta1=self.momentum, beta2=memory, weight_decay=0.0,
-                    eps=eps, amsgrad=False, maximize=False,
-                )  # fmt: skip
-            torch.autograd.graph.increment_version((x, m, q))  # which the fused step forgets
-        for (weight, bias, mean), pull in zip(means, before, strict=True):
+                x.sub_(direction * (length / (1 - self.momentum**count)))
+        for (weight, bias, mean), pull in zip(part.centred, before, strict=True):
             part.tensors[bias].sub_(mean.pull(part.tensors[weight]) - pull)
 
     def _update_average(self, parts: Sequence[_Part], count: int) -> None:
@@ -359,6 +367,127 @@ class RelativeStep(torch.optim.Optimizer):
                     state["average"] = tensor.detach().clone()
             else:
                 torch._foreach_lerp_([state["average"] for state in states], part.tensors, weight)
+
+
+def _units(entries: Sequence[_Entry]) -> Tensor:
+    """c of all layers; that of a bias is the one of its weights, which is not measured twice."""
+    units: list[Tensor] = []
+    for entry, last in zip(entries, (None, *entries), strict=False):
+        same = last is not None and entry.group is last.group and entry.layers == last.layers
+        units.append(units[-1] if same else entry.units())
+    return torch.cat(units)
+
+
+def _tiny(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).tiny ** 0.5
+
+
+def _like(tensors: Sequence[Tensor], numbers: Sequence[Tensor]) -> list[Tensor]:
+    """In the dtypes of tensors."""
+    return [number.to(tensor) for tensor, number in zip(tensors, numbers, strict=True)]
+
+
+def _runs(numbers: Sequence[Any]) -> list[list[int]]:
+    """Places of neighbours with the same number; one by one where numbers are tensors, which nobody reads."""
+    runs: list[list[int]] = []
+    for place, number in enumerate(numbers):
+        if runs and not isinstance(number, Tensor) and number == numbers[place - 1]:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs
+
+
+def _fused_adam_serves(tensor: Tensor) -> bool:
+    """It is not public, and not there for every device."""
+    return hasattr(torch, "_fused_adam_") and tensor.device.type in ("cpu", "cuda") and tensor.is_floating_point()
+
+
+class _Distance:
+    """What the estimate needs of the parameters of a part: some of their rows, one after the other in memory.
+
+    With ĝ the scaled gradients, x₀ the first parameters and ω the weight of a step,
+    `terms` updates s ← β₃s + ω c ĝ and returns ⟨ĝ, x₀ − x⟩ and Σ_l √n_l ‖s_l‖₂, or ‖s‖₁
+    of entries. Calls into torch are few, whatever the number of layers.
+
+    Arguments:
+        entries: the parameters.
+        states: of each; "origin" and "total" become views of one buffer.
+        dense: whether s is measured layer by layer.
+    """
+
+    def __init__(self, entries: Sequence[_Entry], states: Sequence[dict[str, Any]], dense: bool) -> None:
+        self.entries, self.dense = entries, dense
+        self._whole = all(entry.every == 1 for entry in entries)
+        rows = [entry.some(entry.tensor.detach()) for entry in entries]
+        self._shapes, self._sizes = [row.shape for row in rows], [row.numel() for row in rows]
+        self._origin, self._total = (torch.cat([s[name].reshape(-1) for s in states]) for name in ("origin", "total"))
+        for name, flat in (("origin", self._origin), ("total", self._total)):
+            for state, view in zip(states, self._views(flat), strict=True):
+                state[name] = view
+        self._totals = self._by_layer(self._views(self._total))
+        counts = [row.numel() for row in self._totals]
+        exact: Any = {"dtype": torch.promote_types(rows[0].dtype, torch.float32), "device": rows[0].device}
+        self._root_counts = torch.tensor([count**0.5 for count in counts], **exact)
+        self._inverse_counts = torch.tensor([1 / max(count, 1) for count in counts], **exact)
+        self._g, self._g_rows = self._total, self._totals
+        """Gradients from `take` to `terms`, and the same by layer."""
+
+    def take(self, gradients: list[Tensor]) -> None:
+        """Look at the gradients of a step."""
+        self._g = torch.empty_like(self._total)
+        parts = self._views(self._g)
+        torch._foreach_copy_(parts, self._rows(gradients))
+        self._g_rows = self._by_layer(parts)
+
+    def mean_squares(self) -> Tensor:
+        """Of the gradients of every layer."""
+        norms = torch.stack(torch._foreach_norm(self._g_rows))
+        return norms.to(self._inverse_counts).square_().mul_(self._inverse_counts)
+
+    def terms(
+        self,
+        tensors: list[Tensor],
+        centred: Sequence[_Centred],
+        inverse_roots: list[Any],
+        weights: list[Any],
+        patience: float,
+    ) -> tuple[Tensor, Tensor]:
+        """⟨ĝ, x₀ − x⟩ and the size of s after its update, for the gradients that were looked at last.
+
+        Arguments:
+            tensors: x.
+            centred: layers in whose centred coordinates x₀ − x is measured.
+            inverse_roots: ĝ/g of every layer.
+            weights: ω c of every layer.
+            patience: β₃.
+        """
+        flat = torch.empty_like(self._origin)
+        moved = self._views(flat)
+        torch._foreach_copy_(moved, self._rows(tensors))
+        torch.sub(self._origin, flat, out=flat)
+        for weight, bias, mean in centred:
+            moved[bias].add_(mean.pull(moved[weight], self.entries[weight].every))
+        torch._foreach_mul_(self._g_rows, inverse_roots)
+        inner = torch.dot(flat, self._g)
+        torch._foreach_mul_(self._g_rows, weights)
+        self._total.mul_(patience).add_(self._g)
+        self._g, self._g_rows = self._total, self._totals  # memory that is not needed between steps
+        if not self.dense:
+            return inner, self._total.abs().sum()  # several times as fast as a norm of order 1
+        norms = torch.stack(torch._foreach_norm(self._totals)).to(self._root_counts)
+        return inner, torch.dot(norms, self._root_counts)
+
+    def _rows(self, tensors: list[Tensor]) -> list[Tensor]:
+        if self._whole:
+            return tensors
+        return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+
+    def _by_layer(self, views: Sequence[Tensor]) -> list[Tensor]:
+        return [row for entry, view in zip(self.entries, views, strict=True) for row in entry.by_layer(view)]
 
 
 @dataclass(eq=False)
@@ -380,22 +509,14 @@ class _Entry:
     def __post_init__(self) -> None:
         self.kind: str = self.group["kind"]
         self.stacked: bool = self.group["stacked"]
-        sizes = self.tensor.shape[1:] if self.stacked else self.tensor.shape
+        self.layers: int = len(self.tensor) if self.stacked else 1
+        self.rows = slice(self.first, self.first + self.layers)
+        sizes, weight = (each.shape[1:] if self.stacked else each.shape for each in (self.tensor, self.weight))
         #: Only every so many-th row is looked at for the distance; rows of a bias are those of its weights.
-        self.every = max(1, sizes[0] // ROWS) if sizes else 1
-
-    @property
-    def layers(self) -> int:
-        return len(self.tensor) if self.stacked else 1
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.first, self.first + self.layers)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """One number per layer, for broadcasting."""
-        return (self.layers, *[1] * (self.tensor.ndim - 1)) if self.stacked else (1,) * max(self.tensor.ndim, 1)
+        self.every = 1
+        if sizes:
+            row = math.prod((weight if weight[:1] == sizes[:1] else sizes)[1:])
+            self.every = max(1, sizes[0] // min(MOST, max(FEWEST, ENTRIES // max(row, 1))))
 
     def some(self, tensor: Tensor) -> Tensor:
         """These rows."""
@@ -403,32 +524,21 @@ class _Entry:
             return tensor
         return tensor[:, :: self.every] if self.stacked else tensor[:: self.every]
 
+    def by_layer(self, tensor: Tensor) -> Sequence[Tensor]:
+        return tensor.unbind(0) if self.stacked else (tensor,)
+
     def units(self) -> Tensor:
-        """c of every layer: the root mean square of its weights; a constant for logarithms."""
+        """c of every layer: the root mean square of its weights, of zeros that of torch's start; 12 for logarithms."""
         if self.kind == "logarithm":
             return torch.full((self.layers,), LOGARITHMS, dtype=torch.promote_types(self.tensor.dtype, torch.float32))
         weight = self.weight.detach()
         alike = self.stacked and weight.ndim > 0 and len(weight) == self.layers
         flat = weight.reshape(self.layers, -1) if alike else weight.reshape(1, -1)
-        size = flat.to(torch.promote_types(flat.dtype, torch.float32)).square().mean(1).sqrt()
-        return self.group["scale"] * torch.where(size > 0, size, flat.shape[1] ** -0.5).expand(self.layers)
-
-    def dual_norm(self, total: Tensor) -> Tensor:
-        """Σ_l √n_l ‖s_l‖₂ with one q per layer, ‖s‖₁ with one per entry: the same for layers of one entry."""
-        if self.kind != "dense":
-            return total.abs().sum()  # several times as fast as a norm of order 1
-        if not self.stacked:
-            return torch.linalg.vector_norm(total) * total.numel() ** 0.5
-        return torch.linalg.vector_norm(total.flatten(1), dim=1).sum() * total[0].numel() ** 0.5
-
-    def layer_by_layer(self, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        """Tensors like this one, and one number per layer as the last, layer by layer."""
-        *like, numbers = tensors
-        if not self.stacked:
-            return [(*like, numbers.reshape(()))]
-        if self.tensor.ndim == 1:  # a stack of numbers, which have one length
-            return [(*like, numbers.flatten()[0])]
-        return zip(*(tensor.unbind(0) for tensor in like), numbers.flatten().unbind(0), strict=True)
+        exact = torch.promote_types(flat.dtype, torch.float32)
+        size = torch.linalg.vector_norm(flat, dim=1, dtype=exact) / max(flat.shape[1], 1) ** 0.5
+        shape = weight.shape[1:] if alike else weight.shape
+        fresh = (3 * math.prod(shape[1:])) ** -0.5 if len(shape) > 1 else max(flat.shape[1], 1) ** -0.5
+        return self.group["scale"] * torch.where(size > 0, size, fresh).expand(self.layers)
 
 
 class _Centred(NamedTuple):
@@ -440,57 +550,73 @@ class _Centred(NamedTuple):
 
 
 class _Part:
-    """Parameters of one kind that are moved together, with views of the vectors that hold one number per layer."""
+    """Parameters of one kind, dtype and device that are moved together.
+
+    Arguments:
+        entries: neighbours.
+        state: of the optimiser, by parameter.
+        own: vectors that hold one number per layer, of which this has views.
+    """
 
     def __init__(self, entries: list[_Entry], state: Mapping[Any, dict[str, Any]], own: dict[str, Any]) -> None:
         self.entries = entries
         self.dense = entries[0].kind == "dense"
         self.tensors = [entry.tensor for entry in entries]
-        self.places = {id(tensor): i for i, tensor in enumerate(self.tensors)}
         states = [state[tensor] for tensor in self.tensors]
-        self.momenta, self.origins, self.totals = (
-            [s[name] for s in states] for name in ("momentum", "origin", "total")
-        )
+        self.momenta = [s["momentum"] for s in states]
         self.seconds = [] if self.dense else [s["second"] for s in states]
         rows = slice(entries[0].rows.start, entries[-1].rows.stop)
         self.second, self.peak, self.units = (own[name][rows] for name in _VECTORS)
         self.squares = self.second
         """Mean squares of the last gradients."""
-        self.sizes = [entry.layers for entry in entries]
         self.firsts = [entry.first - rows.start for entry in entries]
+        self.layers = rows.stop - rows.start
+        self.stacked = any(entry.stacked for entry in entries)
         first = self.tensors[0]
-        alike = all(t.dtype == own["rho"].dtype and t.device == first.device for t in self.tensors)
-        self._alike = alike
-        self._plain = alike and not any(entry.stacked for entry in entries)
-        seen = [tensor.numel() if self.dense else entry.some(tensor).numel() for entry, tensor in self._pairs()]
-        counts = [torch.full((e.layers,), max(n // e.layers, 1.0)) for e, n in zip(entries, seen, strict=True)]
-        self._counts = torch.cat(counts).to(own["rho"])
-        kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
-        self.logarithms = torch.tensor(kinds, device=own["rho"].device)
-        self._rates: tuple[tuple[float, ...], Tensor | float] = ((), 1.0)
         #: Whether the host may read numbers: it would wait for any other device.
-        self.host = alike and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
-        self.row_momenta = self.rows(self.momenta)
+        self.host = first.dtype == own["rho"].dtype and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
+        sizes = [entry.tensor.numel() // entry.layers for entry in entries for _ in range(entry.layers)]
+        self._inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
+        kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
+        self.logarithms = torch.tensor(kinds, device=own["rho"].device) if any(kinds) else None
+        self._rates: tuple[list[float], Tensor | float] = ([], 1.0)
+        self.row_momenta = self.by_layer(self.momenta)
+        self.distance = _Distance(entries, states, self.dense)
         small = [momentum.numel() <= SMALL for momentum in self.row_momenta]
         self._small = [i for i, each in enumerate(small) if each]
         self._large = [i for i, each in enumerate(small) if not each]
+        self.centred: list[_Centred] = []
+        """The layers that are centred in the current step."""
 
-    @property
-    def row_tensors(self) -> list[Tensor]:
-        """Views made anew, since a parameter may be given other memory."""
-        return self.rows(self.tensors)
-
-    def rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor per layer."""
-        if not any(entry.stacked for entry in self.entries):
-            return list(tensors)
+    def by_layer(self, tensors: list[Tensor]) -> list[Tensor]:
+        """One tensor per layer; views are made anew for parameters, which may be given other memory."""
+        if not self.stacked:
+            return tensors
         pairs = zip(self.entries, tensors, strict=True)
-        return [row for entry, tensor in pairs for row in (tensor.unbind(0) if entry.stacked else (tensor,))]
+        return [row for entry, tensor in pairs for row in entry.by_layer(tensor)]
 
-    def numbers(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """One number per layer, in the dtype of its parameter."""
-        numbers = vector.expand(len(self.row_momenta)).unbind(0)
-        return tuple(number.to(like) for number, like in zip(numbers, self.row_momenta, strict=True))
+    def gradients(self) -> list[Tensor]:
+        return [_gradient(tensor) for tensor in self.tensors]
+
+    def numbers(self, vector: Tensor) -> list[Any]:
+        """One number per layer, for operations on lists of tensors."""
+        if vector.ndim == 0:
+            vector = vector.expand(self.layers)
+        return vector.tolist() if self.host else list(vector.unbind(0))
+
+    def rates(self) -> Tensor | float:
+        """γ of every layer, or of all where it is the same."""
+        rates = [float(entry.group["lr"]) for entry in self.entries]
+        if rates != self._rates[0]:
+            values = [rate for rate, entry in zip(rates, self.entries, strict=True) for _ in range(entry.layers)]
+            alike = len(set(rates)) == 1
+            self._rates = rates, rates[0] if alike else self.units.new_tensor(values)
+        return self._rates[1]
+
+    def mean_squares(self, gradients: list[Tensor]) -> Tensor:
+        """Of every layer."""
+        norms = torch.stack(torch._foreach_norm(self.by_layer(gradients)))
+        return norms.to(self._inverse_counts).square_().mul_(self._inverse_counts)
 
     def move_by_numbers(
         self, gradients: list[Tensor], scales: list[float], rates: float | list[float], beta: float
@@ -500,7 +626,7 @@ class _Part:
         Large layers one after the other, small ones in one call.
         """
         options = {"weight_decay": 0.0, "nesterov": False, "maximize": False, "is_first_step": False, "momentum": beta}
-        tensors, momenta, alone = self.row_tensors, self.row_momenta, self._large
+        tensors, momenta, alone = self.by_layer(self.tensors), self.row_momenta, self._large
         if isinstance(rates, list):
             alone = range(len(tensors))
         elif self._small:
@@ -514,46 +640,6 @@ class _Part:
             torch._fused_sgd_([tensors[i]], [gradients[i]], [momenta[i]], lr=rate, dampening=1 - scales[i], **options)
         torch.autograd.graph.increment_version((*self.tensors, *self.momenta))  # which the fused step forgets
 
-    def rates(self) -> Tensor | float:
-        """γ of every layer, or of all where it is the same."""
-        rates = tuple(float(entry.group["lr"]) for entry in self.entries)
-        if rates != self._rates[0]:
-            values = [rate for rate, size in zip(rates, self.sizes, strict=True) for _ in range(size)]
-            alike = len(set(rates)) == 1
-            self._rates = rates, rates[0] if alike else torch.tensor(values).to(self.units)
-        return self._rates[1]
-
-    def some(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Of each the rows from which the distance is estimated."""
-        return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
-
-    def pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """A vector over all layers as one tensor per parameter, shaped to broadcast, in the parameter's dtype."""
-        if self._plain:
-            return vector.unbind(0)
-        parts = zip(self.entries, vector.split(self.sizes), strict=True)
-        return tuple(part.view(entry.shape).to(entry.tensor) for entry, part in parts)
-
-    def mean_squares(self, tensors: list[Tensor]) -> Tensor:
-        """Of every layer."""
-        norms = torch._foreach_norm(self.rows(tensors))
-        norms = norms if self._alike else [norm.to(self._counts) for norm in norms]
-        return torch.stack(norms).square_().div_(self._counts)
-
-    def centre(self, gradients: list[Tensor], means: Mapping[int, Mean]) -> list[_Centred]:
-        """Overwrite gradients of weights by their centred form; returns whose."""
-        centred = []
-        for place, tensor in enumerate(self.tensors):
-            mean = means.get(id(tensor))
-            if mean is not None:
-                bias = self.places[id(mean.bias)]
-                mean.centre_(gradients[place], gradients[bias])
-                centred.append(_Centred(place, bias, mean))
-        return centred
-
-    def _pairs(self) -> Iterable[tuple[_Entry, Tensor]]:
-        return zip(self.entries, self.tensors, strict=True)
-
 
 def _entries(groups: Sequence[dict[str, Any]]) -> list[_Entry]:
     """All parameters, dense ones first, with their places among the layers."""
@@ -565,19 +651,24 @@ def _entries(groups: Sequence[dict[str, Any]]) -> list[_Entry]:
     return entries
 
 
-def _bundles(entries: Sequence[_Entry]) -> list[list[_Entry]]:
-    """Neighbours of one kind that fit the cache together; a group is not divided."""
-    bundles: list[list[_Entry]] = []
+def _bundles(entries: Iterable[_Entry]) -> list[list[_Entry]]:
+    """Neighbours that are alike and fit the cache together; a group is divided only where it is not alike."""
+    found: list[list[_Entry]] = []
     room, last = 0, None
     for entry in entries:
+        same = last is not None and _alike(entry, last)
         together = last is not None and entry.group is last.group
-        same = last is not None and (entry.kind == "dense") == (last.kind == "dense")
-        if not together and (not same or entry.tensor.numel() > room):
-            bundles.append([])
+        if not same or (not together and entry.tensor.numel() > room):
+            found.append([])
             room = BUNDLE
-        bundles[-1].append(entry)
+        found[-1].append(entry)
         room, last = room - entry.tensor.numel(), entry
-    return bundles
+    return found
+
+
+def _alike(one: _Entry, other: _Entry) -> bool:
+    a, b = one.tensor, other.tensor
+    return (one.kind == "dense") == (other.kind == "dense") and a.dtype == b.dtype and a.device == b.device
 
 
 def _gradient(tensor: Tensor) -> Tensor:
@@ -585,16 +676,3 @@ def _gradient(tensor: Tensor) -> Tensor:
     if gradient is None:
         return torch.zeros_like(tensor, memory_format=torch.preserve_format)
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _tiny(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).tiny ** 0.5
-
-
-def _floor(peak: Tensor) -> Tensor:
-    return (FLOOR * peak).clamp_(min=torch.finfo(peak.dtype).tiny ** 0.5)
-
-
-def _fused_adam_serves(tensor: Tensor) -> bool:
-    """It is not public, and not there for every device."""
-    return hasattr(torch, "_fused_adam_") and tensor.device.type in ("cpu", "cuda") and tensor.is_floating_point()

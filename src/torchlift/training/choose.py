@@ -18,6 +18,7 @@ from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.networks import Chain, Network
 from torchlift.operators.context import map_context
+from torchlift.training.constant_answer import constant_loss
 from torchlift.training.draws import LayerStart
 from torchlift.training.identity_start import identity_start
 from torchlift.training.layerwise import Sample, identity_fit, layer_wise
@@ -25,10 +26,12 @@ from torchlift.training.lsuv import dead_layers, lsuv
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.recording import AFFINE, lsuv_of_module, record
 
-#: Samples on which layers are checked for being dead, and those on which starts are compared at most.
-PROBE, HELD_OUT = 100, 500
+#: Samples on which starts are compared at most.
+HELD_OUT = 500
 #: Fewer samples than this are not divided: dead layers of chains are revived without a comparison, other modules kept.
 FEWEST = 40
+#: Setting the weights of a candidate and judging it costs at least as much as so many samples of a step.
+CANDIDATE = 8
 #: Another start must leave at most this part of the held-out loss of the given one.
 WORTH = 0.98
 #: Weights with dead layers are kept only where they leave at most this part of the loss of the best constant answer.
@@ -45,16 +48,26 @@ class Trial:
         loss: None where there are no targets.
         ridge: pull towards the identity in fits.
         samples: that fits look at.
+        probe: samples on which layers are checked for being dead.
     """
 
     def __init__(
-        self, draw: Callable[[int], Batch], loss: Loss | None, ridge: float = 1.0, samples: int = 5000
+        self, draw: Callable[[int], Batch], loss: Loss | None, ridge: float = 1.0, samples: int = 5000, probe: int = 100
     ) -> None:
-        self.draw, self.loss, self.ridge, self._samples = draw, loss, ridge, samples
+        self.draw, self.loss, self.ridge, self._samples, self.probe = draw, loss, ridge, samples, probe
 
     def samples(self, chain: Chain) -> int:
         """Samples that fits of all layers look at; 0 where there is no time for them."""
         return self._samples
+
+    def output_samples(self, chain: Chain) -> int:
+        """Samples that a fit of the output alone looks at."""
+        return self._samples
+
+    @property
+    def affordable(self) -> float:
+        """What comparisons may cost beside short runs, in samples of a step."""
+        return math.inf
 
     def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
         """Train one of so many candidates for a moment."""
@@ -103,8 +116,10 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
       can be handed on. Given weights with dead layers take part only where they
       are clearly better than any constant answer, such as in a network that adds
       a weak branch to its input. Ties go to the given weights, or else to LSUV.
+      Where the budget is too small for a comparison, dead layers of chains are
+      revived by LSUV, and all other weights kept.
     """
-    probe = trial.draw(PROBE)
+    probe = trial.draw(trial.probe)
     dead = _dead(network, probe)
     chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
     labels = trial.loss is None or isinstance(trial.loss, CrossEntropy) or not probe.x.is_floating_point()
@@ -118,8 +133,13 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         names += ["layer-wise"] if trial.samples(chain) > 0 else []
     sample = probe
     if len(names) > 1:  # only then: with a time limit, the number of samples is found by timing some steps
-        fitted = HELD_OUT if chain is None else max(trial.samples(chain), FEWEST)
-        sample = trial.draw(fitted + min(HELD_OUT, fitted))
+        rest = trial.affordable / len(names)
+        if rest < CANDIDATE:
+            names = [base]
+        fitted = int(min(rest, HELD_OUT)) if chain is None else max(trial.samples(chain), FEWEST)
+        if chain is not None and "identity-fit" in names:
+            fitted = max(fitted, trial.output_samples(chain))
+        sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
         revives = bool(dead) and (trial.loss is None or chain is not None)
         layers = _attempt(network, base, probe, trial, generator) if revives else None
@@ -139,7 +159,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         start = copy.deepcopy(candidate)
         with torch.random.fork_rng(devices=()):
             losses[name] = _loss_after(candidate, trial, seen, unseen, len(names))
-        if dead and name == AS_GIVEN and not losses[name] < RESPONDS * _constant_loss(trial, seen, unseen):
+        assert trial.loss is not None  # or there would be one name only
+        if dead and name == AS_GIVEN and not losses[name] < RESPONDS * constant_loss(trial.loss, seen.x, unseen.x):
             continue
         factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
         if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):
@@ -241,7 +262,10 @@ def _applied(
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
-    sample, values = Sample(seen.y, seen.x, trial.loss), _range(seen.y)
+    values = _range(seen.y)
+    count = trial.output_samples(chain) if name == "identity-fit" else trial.samples(chain)
+    count = max(count, FEWEST)
+    sample = Sample(seen.y[:count], seen.x[:count], trial.loss)
     if name == "identity":
         layers = identity_start(chain, values, 0.0, generator)
     elif name == "identity-fit":
@@ -269,17 +293,6 @@ def _loss(network: nn.Module, trial: Trial, data: Batch) -> float:
     with in_mode(network, False):
         value = float(trial.loss.mean(apply(network, data.y, data.context), data.x))
     return value if math.isfinite(value) else math.inf
-
-
-def _constant_loss(trial: Trial, seen: Batch, unseen: Batch) -> float:
-    """The mean loss of the best answer that ignores the input: the mean target, or the frequencies of the classes."""
-    assert trial.loss is not None
-    if unseen.x.is_floating_point():
-        constant = seen.x.mean(0, keepdim=True).expand_as(unseen.x)
-        logits = constant.clamp_min(1e-12).log() if isinstance(trial.loss, CrossEntropy) else constant
-        return float(trial.loss.mean(logits, unseen.x))
-    shares = torch.bincount(seen.x.flatten()).double() / seen.x.numel()
-    return float(-(shares * shares.clamp_min(1e-12).log()).sum())
 
 
 def _kept(network: nn.Module, why: str) -> Choice:

@@ -27,10 +27,24 @@ from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
 from torchlift.sweeps.dense_chain import differentiate_dense_chain
+from torchlift.sweeps.module_chain import ModuleChain
 from torchlift.sweeps.orthogonal import Factors
-from torchlift.training.step import Needs, StateDict, TrainMethod, TrainStep, Work, load_snapshot, tensors_of
+from torchlift.training.constant_answer import constant_loss
+from torchlift.training.step import (
+    Needs,
+    StateDict,
+    TrainMethod,
+    TrainStep,
+    Work,
+    load_snapshot,
+    snapshot,
+    tensors_of,
+)
 
 Anneal = Literal["cosine", "linear", "constant"]
+
+#: A start counts as fitted where it leaves at most this part of the loss of the best constant answer.
+FITTED = 0.9
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,9 @@ class GradientMethod(TrainMethod):
         """The context in which the loss is evaluated and differentiated."""
 
     def differentiate(
-        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | None = None
+        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | ModuleChain | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Add the gradient of the mean loss to `.grad`; returns the mean loss and the outputs.
+        """Put the gradient of the mean loss into `.grad`; returns the mean loss and the outputs.
 
         Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
         network have the size that they have on one process.
@@ -111,19 +125,20 @@ class GradientMethod(TrainMethod):
             loss = work.loss.mean(output, x)
             return loss if shard.whole else loss * shard.scale
 
-        if form is not None and (known := self.by_form(form, y, shard, loss_of)) is not None:
+        if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
             return known
+        _clear(work.network)
         with self.gradients(work, shard):
             arguments = (y,) if context is None else (y, context)
-            output = work.network(*arguments) if form is None else form(y)
+            output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
             loss = loss_of(output)
-            loss.backward()
+        loss.backward()
         return loss.detach(), output.detach()
 
     def by_form(
-        self, form: DenseForm, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """The same for a chain of dense layers without autograd; None where that does not serve."""
+        """The same for a chain of layers, in fewer calls into torch; None where that does not serve."""
         return None
 
 
@@ -148,9 +163,15 @@ class SweepDescent(GradientMethod):
         return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
 
     def by_form(
-        self, form: DenseForm, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         mean = None if shard.whole else shard.mean
+        if isinstance(form, ModuleChain):
+            _clear(form.module)
+            output = form(y, sweeping(self.perturbation, mean=mean))
+            value = loss(output)
+            value.backward()
+            return value.detach(), output.detach()
         return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
 
 
@@ -217,8 +238,10 @@ class GradientStep(TrainStep):
         self.batches = shard_batches(work.batches, work.mesh)
         self.optimiser = _make(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
-        # Dense layers in turn have a closed form, which saves most of the calls into torch.
-        self._form = DenseForm.of(work.network) if method.closed_forms else None
+        # Layers in turn save most of the calls into torch, and dense ones have a closed form.
+        self._form: DenseForm | ModuleChain | None = None
+        if method.closed_forms:
+            self._form = DenseForm.of(work.network) or ModuleChain.of(work.network)
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
@@ -227,6 +250,7 @@ class GradientStep(TrainStep):
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
         self._count, self._averaged = 0, False
+        self._left_over, self._gentle = 1.0, work.gentle and isinstance(self.optimiser, RelativeStep)
 
     @property
     def count(self) -> int:
@@ -241,20 +265,20 @@ class GradientStep(TrainStep):
         self.hold_average(False)
         batch, self._shard = self._draw()
         shard = self._shard
-        factor = _factor(self._anneal, self.work.budget(self.count))
-        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+        self._set_rates()
         values: list[float] = []  # some optimisers ask more than once
         lags: list[tuple[Mean, Tensor]] = []
 
         def closure() -> Tensor:
-            self.optimiser.zero_grad(set_to_none=True)
             loss, output = self._gradient(batch, shard)
             if self._centring is not None and not values:  # later calls come from within a step
                 lags.extend(self._centred(self._centring))
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
                 raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
+            if self._count == 0 and self._gentle and batch is not None:
+                self._left_over = self._part_left_over(values[0], batch, shard)
+                self._set_rates()
             return loss
 
         self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -263,6 +287,23 @@ class GradientStep(TrainStep):
                 mean.bias.sub_(mean.pull(mean.weight) - before)
         self._count += 1
         return values[0]
+
+    def _set_rates(self) -> None:
+        """Annealed; those of a fitted start, not to shake it, begin with the part that is left over.
+
+        The mean of k gradients has errors that fall as 1/√k, so steps may grow as √k.
+        """
+        factor = _factor(self._anneal, self.work.budget(self.count))
+        factor *= min(1.0, self._left_over * math.sqrt(self.count + 1))
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    def _part_left_over(self, loss: float, batch: Batch, shard: Shard) -> float:
+        """√(loss/loss of the best constant answer): the part of the targets that a fitted start leaves over; else 1."""
+        constant = torch.full((), constant_loss(self.work.loss, batch.x, batch.x), dtype=torch.float64)
+        if not shard.whole:
+            shard.mean_(constant)
+        return math.sqrt(loss / float(constant)) if 0 < loss < FITTED * float(constant) else 1.0
 
     def _draw(self) -> tuple[Batch, Shard]:
         """The batch of this step, and which of its samples are here."""
@@ -312,6 +353,16 @@ class GradientStep(TrainStep):
         finally:
             self.hold_average(False)
 
+    def recording(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def snapshot(self, network: nn.Module) -> dict[str, Tensor]:
+        if self._averaged or not isinstance(self.optimiser, RelativeStep):
+            return snapshot(network)
+        known = self.optimiser.state
+        named = tensors_of(network).items()
+        return {name: known.get(tensor, {}).get("average", tensor).detach().clone() for name, tensor in named}
+
     def hold_average(self, wanted: bool) -> None:
         """Whether the network holds the average of the parameters, or those that the next step starts from."""
         if wanted != self._averaged and isinstance(self.optimiser, RelativeStep):
@@ -323,7 +374,7 @@ class GradientStep(TrainStep):
     def state_dict(self) -> StateDict:
         self.hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
-        numbers: dict[str, Number] = {"count": self.count}
+        numbers: dict[str, Number] = {"count": self.count, "left_over": self._left_over}
         for index, memory in self.optimiser.state_dict()["state"].items():
             for key, value in memory.items():
                 self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
@@ -349,6 +400,7 @@ class GradientStep(TrainStep):
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
         self._count, self._averaged = int(numbers["count"] or 0), False
+        self._left_over = float(numbers.get("left_over") or 1.0)
 
     def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
         if isinstance(value, list):  # L-BFGS has some
@@ -363,6 +415,12 @@ class GradientStep(TrainStep):
             name, hint = type(self.optimiser).__name__, "Train without a folder, or choose another optimiser."
             got = f"a {type(value).__name__} in {path!r}"
             invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
+
+
+def _clear(module: nn.Module) -> None:
+    """As `zero_grad` of an optimiser does, which takes longer than steps of small layers."""
+    for parameter in module.parameters():
+        parameter.grad = None
 
 
 def factory_name(factory: Any) -> str:

@@ -44,6 +44,8 @@ FLAT, EPSILON = 1e-3, 1e-3
 STILL, DEAD = 0.1, 0.97
 #: `dead_layers` looks at no more samples.
 SAMPLES = 500
+#: Entries of a layer that are looked at.
+MANY = 1 << 17
 
 
 @torch.no_grad()
@@ -114,6 +116,8 @@ def dead_layers(network: Network, y: Tensor, context: Context = None) -> tuple[i
 
 def is_dead(v: Tensor, activation: Callable[[Tensor], Tensor], dim: int | None = None) -> bool:
     """Whether σ(v) (nearly) ignores the samples of v; `dim` is the axis along which σ treats entries together."""
+    if dim is None and v.numel() > MANY:  # some of the features of every sample tell as much
+        v = v.reshape(len(v), -1)[:, :: v.numel() // MANY]
     size = _rms(v)
     still = size == 0 or _rms(v - v.mean(0)) < STILL * size
     return still or _alive(activation, dim, v, EPSILON * size) < 1 - DEAD

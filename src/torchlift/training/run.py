@@ -29,7 +29,7 @@ from torchlift.training.modules import in_mode
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.resumed import of_this_version
-from torchlift.training.safeguard import Safeguard
+from torchlift.training.safeguard import Safeguard, judged_samples
 from torchlift.training.start import chooses
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
 from torchlift.training.tensorboard import TensorBoardWriter
@@ -79,6 +79,7 @@ class TrainState:
         best: the best value of the monitored metric, that before the first step included.
         start: which weights the run started from, and why.
         start_loss: without validation data, the loss of some training samples at the start.
+        judged: how many those are.
     """
 
     phase: int = 0
@@ -94,6 +95,7 @@ class TrainState:
     best: dict[str, Any] = field(default_factory=dict)
     start: str | None = None
     start_loss: float = math.nan
+    judged: int = 0
 
 
 class Run:
@@ -150,6 +152,7 @@ class Run:
             self.best = _named(checkpoint.tensors, "best.")
             self._safeguard.start = _named(checkpoint.tensors, "start.")
             self._safeguard.start_value = self.state.start_loss
+            self._safeguard.samples = self.state.judged
             load_snapshot(self.network, _named(checkpoint.tensors, "network."))
             if self.state.phase == len(self.phases):  # a finished run that may have been made longer
                 self.state.phase -= 1
@@ -194,6 +197,7 @@ class Run:
             return max(0.0, 1.0 - used)
 
         if state.steps == 0:
+            state.judged = self._safeguard.samples = judged_samples(batches, total)
             self._judge_start()
         if start is not None and (choice := start(total)) is not None:
             self._note_start(phase, choice)
@@ -305,7 +309,8 @@ class Run:
 
     def _evaluate(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
         """Record the losses since the last evaluation and the quality on validation data; returns a reason to stop."""
-        with method.evaluating():
+        looked_at = self.settings.validation is not None or self.settings.callback is not None
+        with method.evaluating() if looked_at else method.recording():
             return self._judge(phase, method, epoch)
 
     def _judge(self, phase: Phase, method: TrainStep, epoch: float) -> Result | None:
@@ -339,22 +344,20 @@ class Run:
             shown |= {metric.name: scores[metric.name] for metric in settings.metrics if metric.name != "loss"}
             stop = stop or (settings.callback is not None and bool(settings.callback(row)))
         self.progress.update(method.count, **shown)
-        if self.mesh.any(not self._is_finite(monitored)):
+        if self.mesh.any(not self._is_finite(method, monitored)):
             return Result.NOT_FINITE
         if self.mesh.any(stop):
             return Result.STOPPED
         return Result.CONVERGED if self._converged(monitored) else None
 
-    def _is_finite(self, monitored: float | None) -> bool:
+    def _is_finite(self, method: TrainStep, monitored: float | None) -> bool:
         """True if the loss and all parameters are finite; keeps a copy as the fallback.
 
         The losses of steps are those before each step: without validation data they speak for the parameters of the
         evaluation before.
         """
-        now = snapshot(self.network)
-        if not (monitored is None or math.isfinite(monitored)) or not all(
-            bool(p.isfinite().all()) for p in now.values()
-        ):
+        now = method.snapshot(self.network)
+        if not (monitored is None or math.isfinite(monitored)) or not all(map(_all_finite, now.values())):
             return False
         self.unmoved = self.unmoved and all(torch.equal(now[name], old) for name, old in self._latest.items())
         self._good = self._latest if self.settings.validation is None else now
@@ -416,6 +419,10 @@ class Run:
         """End as whoever sent SIGTERM expects, now that everything is saved."""
         if self.signal == signal.SIGTERM:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())  # the sum is read in one pass
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
+from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh, of_first
 from torchlift.training.choose import hand_on
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.step import load_snapshot, snapshot
 
-#: Training samples at least by which the end is compared with the start where there are no validation data.
-SAMPLES = 100
+#: Training samples by which weights are judged where there are no validation data, at least and at most, and the part
+#: of the samples of all steps that they may be: a pass over them takes a third of as many samples of steps.
+FEWEST, MOST, PART = 16, 100, 0.03
 
 
 class Safeguard:
@@ -45,6 +47,8 @@ class Safeguard:
         self.batches, self.validation, self.loss, self.mesh = batches, validation, loss, mesh
         self.metrics = metrics if validation is not None else ()
         self.monitor = monitor if validation is not None else Metric("loss", loss.value)
+        self.samples = MOST
+        """Training samples that count; set before the first is looked at."""
         self.start: dict[str, Tensor] = {}
         self.start_value = math.nan
         self.may_hand_on = may_hand_on
@@ -97,7 +101,7 @@ class Safeguard:
 
     @cached_property
     def _some(self) -> Batch:
-        return first_samples(self.batches, SAMPLES)
+        return first_samples(self.batches, self.samples)
 
     @property
     def _restores(self) -> bool:
@@ -106,13 +110,19 @@ class Safeguard:
         return x.is_floating_point() and y.shape == x.shape and not torch.equal(y, x)
 
 
+def judged_samples(batches: Batches, total: int | None) -> int:
+    """Samples of the training data by which weights are judged in a run of so many steps; None where time ends it."""
+    return MOST if total is None else min(MOST, max(FEWEST, int(PART * total * batches.batch_size)))
+
+
 def first_samples(batches: Batches, count: int) -> Batch:
-    """Samples in the order of the first epoch: so many of data in memory, the first batch of data that is read."""
+    """So many samples in the order of the first epoch; of data that are read no more than the first batch."""
     drawn = [batches.batch(0)]
     if isinstance(batches, TensorBatches):
         while sum(len(batch.y) for batch in drawn) < count and len(drawn) < batches.per_epoch:
             drawn.append(batches.batch(len(drawn)))
-    return join(drawn)
+    y, x, context = join(drawn)
+    return Batch(y[:count], x[:count], map_context(context, lambda tensor: tensor[:count]))
 
 
 class _HandOn(nn.Module):

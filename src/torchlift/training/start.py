@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -15,18 +16,19 @@ from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.operators.context import map_context
-from torchlift.training.choose import AS_GIVEN, PROBE, Choice, Trial, choose
+from torchlift.training.choose import AS_GIVEN, Choice, Trial, choose
 from torchlift.training.draws import weight_of
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
-from torchlift.training.safeguard import first_samples
+from torchlift.training.safeguard import first_samples, judged_samples
 from torchlift.training.step import TrainStep
 from torchlift.training.weights import initialise_weights
 
 #: Part of the budget of a phase that its start may use: half of it for fits, half for short runs.
 PART = 0.1
-#: A sample of a fit (a Gram matrix, two iterations) costs as much as so many samples of a step (three products).
-FIT_COST = 2
+#: A sample of a fit (a Gram matrix, two iterations) costs as much as so many samples of a step (three products), and
+#: one of a fit of the output alone.
+FIT_COST, OUTPUT_COST = 2, 0.5
 #: Samples of a fit at least and at most; steps of a short run at most; steps by which the time of a step is measured.
 FEWEST, MOST, LONGEST, MEASURED = 50, 5000, 50, 3
 
@@ -79,7 +81,7 @@ class _ShortRuns(Trial):
         options: TrainOptions | None,
         total: int | None,
     ) -> None:
-        super().__init__(self._draw, loss)
+        super().__init__(self._draw, loss, probe=judged_samples(batches, total))
         self.network, self.phase, self.batches, self.seed = network, phase, batches, seed
         self.options, self.total, self.training_loss = options, total, loss
 
@@ -98,10 +100,22 @@ class _ShortRuns(Trial):
 
     def samples(self, chain: Chain) -> int:
         """What half a tenth of the steps affords: fits of n inputs cost as much as S + n/3 samples with a factor."""
-        size = self.batches.samples if self.phase.full else self.batches.batch_size
         inputs = max((_inputs_of_a_unit(layer) for layer in chain.layers() if layer.name is not None), default=0)
-        affordable = int(0.5 * PART * self.steps * size / FIT_COST - inputs / 3)
+        affordable = int(self.affordable / FIT_COST - inputs / 3)
         return min(affordable, MOST) if affordable >= FEWEST else 0
+
+    def output_samples(self, chain: Chain) -> int:
+        """The same for a dense output layer alone; a convolution is fitted on patches, of which there are many."""
+        weight = weight_of(next(layer for layer in reversed(chain.layers()) if layer.name is not None))
+        if weight.ndim > 3:
+            return self.samples(chain)
+        return max(min(int(self.affordable / OUTPUT_COST - weight[0].numel() / 3), MOST), self.samples(chain))
+
+    @property
+    def affordable(self) -> int:
+        """Half a tenth of the budget, in samples of a step."""
+        size = self.batches.samples if self.phase.full else self.batches.batch_size
+        return int(0.5 * PART * self.steps * size)
 
     def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
         count = min(LONGEST, int(0.5 * PART * self.steps / candidates))
@@ -114,9 +128,8 @@ class _ShortRuns(Trial):
 
     def _method(self, network: nn.Module, data: Batch) -> TrainStep:
         batches = TensorBatches(*data, batch_size=None if self.phase.full else self.batches.batch_size, seed=self.seed)
-        return self.phase.method.init(
-            self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
-        )
+        work = self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
+        return self.phase.method.init(replace(work, gentle=False))
 
     def _draw(self, count: int) -> Batch:
         """The first samples in the order of the first epoch."""
@@ -125,8 +138,8 @@ class _ShortRuns(Trial):
             every = next(batches.ordered(batches.samples))
             order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.seed))
             return _chosen(every, order[:count].to(every.y.device))
-        if count <= PROBE:
-            return _chosen(first_samples(batches, count), slice(count))
+        if count <= self.probe:
+            return first_samples(batches, count)
         drawn: list[Batch] = []
         while sum(len(batch.y) for batch in drawn) < count:
             if batches.sized and len(drawn) == batches.per_epoch:

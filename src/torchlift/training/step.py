@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,6 +76,7 @@ class Work:
         lifting: what it costs when z ≠ σ(W u + b); None where there is no such cost.
         latents: settings of lifted variables.
         mesh: the processes that share the work; one by default.
+        gentle: whether steps from a fitted start begin short; not where starts are compared by how they take full ones.
     """
 
     network: nn.Module
@@ -87,6 +88,7 @@ class Work:
     lifting: Lifting | None = None
     latents: LatentSettings = field(default_factory=LatentSettings)
     mesh: Mesh = field(default_factory=Mesh)
+    gentle: bool = True
 
 
 class TrainMethod(ABC):
@@ -151,6 +153,14 @@ class TrainStep(ABC):
         """Inside, the network holds the parameters to judge; afterwards training can go on."""
         self.publish()
         yield
+
+    def recording(self) -> AbstractContextManager[None]:
+        """The same where nobody looks at the network itself; methods that can then leave it alone do so."""
+        return self.evaluating()
+
+    def snapshot(self, network: nn.Module) -> dict[str, Tensor]:
+        """Copies of the parameters to judge and of the buffers of the network, inside one of these contexts."""
+        return snapshot(network)
 
     @property
     def learning_rate(self) -> float | None:
