@@ -136,12 +136,12 @@ def train(name: str, data: Path, weights: Path) -> Record:
 
 
 def attacked(name: str, data: Path, weights: Path, count: int) -> tuple[nn.Sequential, Tensor, Tensor]:
-    """A trained classifier, the first test image of some classes, and the last of four, on which weights are chosen."""
+    """A trained classifier, the first test image of some classes, and the last of all, on which weights are chosen."""
     module = build(name)
     module.load_state_dict(load_file(weights))
     images, labels = read(name, data, "test")
     first, last = (torch.stack([images[labels == c][k] for c in range(10)]) for k in (0, -1))
-    return module.eval().requires_grad_(False), first[:count], last[:4]
+    return module.eval().requires_grad_(False), first[:count], last
 
 
 def published(name: str, module: nn.Sequential, layer: str, y: Tensor, variation: float, steps: int) -> Tensor:
@@ -190,7 +190,7 @@ def attack(name: str, data: Path, weights: Path, layers: list[str], count: int) 
     for layer in layers:
         net = whole.up_to(layer)
         y = net(report)
-        weight, tried = best_weight(net, choice)
+        weight, tried = best_weight(net, choice[:5])
         variations = VARIATION[layer]
         if len(variations) > 1:
             runs = [published(name, module, layer, net(choice), each, ITERATIONS // 5) for each in variations]
@@ -232,7 +232,7 @@ def layers(name: str, data: Path, weights: Path, names: list[str], count: int, n
         y = net(report)
         level = noise * float(y.square().mean().sqrt())
         noisy = y + level * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
-        weight, _ = best_weight(net, choice)
+        weight, _ = best_weight(net, choice[:5])
         rows.append(
             {
                 "layer": layer,

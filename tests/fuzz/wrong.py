@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "a number beyond floats": (lambda: 10**400, NUMBERS | {"int", "Pair", "Shape"}),
     "a complex number": (lambda: 1j, set()),
     "an object": (object, set()),
-    "an empty list": (list, LISTS),
+    "an empty list": (list, TUPLES),  # a list is as good as a tuple
     "a list of words": (lambda: ["nonsense"], LISTS),
     "a list of None": (lambda: [None], LISTS),
     "an empty tuple": (tuple, TUPLES),

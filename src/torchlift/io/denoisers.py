@@ -22,7 +22,7 @@ def load_denoiser(*, certified: bool = False) -> DDFB | FirmDenoiser:
     not used in training.
 
     Arguments:
-        certified: a firmly nonexpansive one (`FirmDenoiser`), with which plug-and-play methods converge, instead of
-            the one that denoises best (`DDFB`).
+        certified: a firmly nonexpansive one (`FirmDenoiser`), with which plug-and-play methods without momentum
+            converge, instead of the one that denoises best (`DDFB`).
     """
     return cast("DDFB | FirmDenoiser", load_model(_FOLDER / ("firm-denoiser" if certified else "denoiser")))

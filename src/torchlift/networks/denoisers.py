@@ -245,8 +245,8 @@ class FirmDenoiser(Denoiser):
 
     Each step is firmly nonexpansive, even a proximal map, since its second part is the gradient of a convex function
     with Lipschitz constant 1. T of them in a row are averaged with constant T/(T + 1), and β makes that ½. Hence
-    plug-and-play methods with N converge. D_j is W_j / max(1, ‖W_j‖), with the bound of `filter_norm`, which holds
-    for images of every size; `certificate` evaluates it again.
+    plug-and-play methods with N converge, without momentum. D_j is W_j / max(1, ‖W_j‖), with the bound of
+    `filter_norm`, which holds for images of every size; `certificate` evaluates it again.
 
     Arguments:
         shape, iterations, features, size, threshold, tied, generator, dtype: see `Denoiser`.
