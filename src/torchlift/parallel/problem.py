@@ -235,7 +235,9 @@ class ShardedProblem(TrainingProblem):
         rows, samples = self.all_rows[block], self.shard.total
         if whole.coupling is not None:
             blocks = self._once("norms", point["parameters"], self._block_norms)
-            return coupled_bound(whole, blocks, rows, samples, is_free_u(block))
+            bound = coupled_bound(whole, blocks, rows, samples, is_free_u(block))
+            stretch = 1.0 if is_free_u(block) else self.coordinates.stretch(self.rows[block], self._states)
+            return None if bound is None else bound * stretch**2
         norms = self._once("norms", point["parameters"], self._norms)
         return state_bound(whole, norms, rows, samples, joint=self.split == "whole")
 
