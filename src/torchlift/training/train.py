@@ -122,6 +122,9 @@ def train(
     """
     options = _options(options)
     check_size("train seed", seed, minimum=0)
+    for name, flag in (("resume", resume), ("progress", progress)):
+        if not isinstance(flag, bool):
+            invalid_type(f"train {name}", "True or False", flag)
     _check_network(network)
     _check_callback(callback)
     mesh = as_mesh(options.mesh)
