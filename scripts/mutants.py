@@ -65,7 +65,7 @@ def functions_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def qualified_name(code: CodeType) -> str:
-    return code.co_qualname  # pyright: ignore[reportAttributeAccessIssue]  (Python 3.11, as the tests)
+    return code.co_qualname
 
 
 def alive() -> dict[tuple[str, str, int], list[FunctionType]]:

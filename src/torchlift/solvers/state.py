@@ -27,7 +27,10 @@ def state_to_parts(state: object) -> tuple[dict[str, Tensor], dict[str, Number]]
     for path, leaf in leaves(state).items():
         if not isinstance(leaf, _LEAF):
             invalid_type(f"state field {path!r}", "a tensor, a number, a point, a tuple or a dataclass", leaf)
-        (tensors if isinstance(leaf, Tensor) else numbers)[path] = leaf
+        if isinstance(leaf, Tensor):
+            tensors[path] = leaf
+        else:
+            numbers[path] = leaf
     return tensors, numbers
 
 
