@@ -21,7 +21,7 @@ digits, test = tl.data.load_digits("train"), tl.data.load_digits("test")
 
 def build():
     """Always the same weights, torch's own."""
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     sizes = [784] + [width] * depth
     layers = [(nn.Linear(a, b), nn.Softshrink(0.3)) for a, b in zip(sizes, sizes[1:])]
     return nn.Sequential(nn.Flatten(), *[m for pair in layers for m in pair], nn.Linear(width, 10))
@@ -86,10 +86,10 @@ for name, history in runs.items():
 assert TINY or accuracy(swept) > 80 > 20 > accuracy(plain)
 
 # %% [markdown]
-# Dark is dead. With the seeds 0 to 3 of the weights, sweeps reached 89, 12, 89
-# and 87 %: one of four stayed dead, as do five such layers, where the signal is
-# lost altogether. `tl.train` looks for dead layers and changes the start. A
-# start in which every layer answers helps back-propagation too
+# Dark is dead. Of the seeds 0 to 15 of the weights, sweeps brought nine to life
+# (84 to 89 %); the others stayed at chance, as do five such layers, where the
+# signal is lost altogether. `tl.train` looks for dead layers and changes the
+# start. A start in which every layer answers helps back-propagation too
 # ([A start for Adam](starts.md)).
 
 # %%
@@ -99,6 +99,6 @@ figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrain
 for axis, (name, history) in zip(axes, runs.items()):
     shares = torch.tensor([row[0] for row in history]).T
     extent = (0, steps, depth + 0.5, 0.5)
-    axis.imshow(shares, vmin=0, vmax=1, aspect="auto", extent=extent, cmap="magma")
+    axis.imshow(shares.numpy(), vmin=0, vmax=1, aspect="auto", extent=extent, cmap="magma")
     axis.set(title=f"{name}: {history[-1][1]:.0f} %", xlabel="step", ylabel="layer")
 figure.colorbar(axes[0].images[0], ax=axes, label="share of units alive")

@@ -54,7 +54,8 @@ def test_one_version(repository: Path) -> None:
 
 def test_typed_and_complete() -> None:
     assert (SOURCE / "py.typed").is_file()
-    assert len(list((SOURCE / "data" / "files").glob("*.gz"))) == 6
+    assert len(list((SOURCE / "data" / "files").glob("digits-*.gz"))) == 6
+    assert (SOURCE / "data" / "files" / "photographs-idx4-ubyte.gz").is_file()
 
 
 def test_constraints_name_plain_versions(repository: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_result_that_cannot_be_saved_is_printed(
     def full(*_: object, **__: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     status, out, err = run(capsys, "info", "--out", str(tmp_path))
     assert status == 2
     assert "No space left on device" in err

@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
+from torchlift.core.signatures import _EVERY_STEP, _LOOPS
 from torchlift.data import Task, TensorBatches
 from torchlift.functions.priors import HuberTV, TotalVariation, Wavelet
 from torchlift.networks import MLP, Network
@@ -90,7 +91,8 @@ def doors() -> list[Door]:
             continue
         if issubclass(thing, BaseException) or "_member_map_" in vars(thing):
             continue
-        every.append(door)
+        if thing.__name__ not in _EVERY_STEP:
+            every.append(door)
         for member in dir(thing):
             method = inspect.getattr_static(thing, member)
             method = getattr(method, "__func__", method)
@@ -98,6 +100,8 @@ def doors() -> list[Door]:
                 if method in seen:
                     continue
                 seen.add(method)
+                if method.__module__.startswith(_LOOPS):  # called in every step: their constructors are checked
+                    continue
                 if method.__module__.startswith("torchlift") and len(inspect.signature(method).parameters) > 1:
                     every.append(Door(f"{door.name}.{member}", method, thing))
     return every
@@ -518,12 +522,14 @@ def call(door: Door, values: dict[str, Any] | None = None) -> Any:
     if door.owner is not None:
         free = isinstance(inspect.getattr_static(door.owner, door.member), classmethod | staticmethod)
         function = getattr(door.owner if free else instance(door.owner), door.member)
-    positional = [
-        value
-        for name, parameter in door.parameters.items()
-        if parameter.kind is parameter.VAR_POSITIONAL
-        for value in values.pop(name, ())
-    ]
+    positional: list[Any] = []
+    for name, parameter in door.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL and (
+            rest := values.pop(name, ())
+        ):  # all before come by place too
+            before = [each for each in door.parameters if each != name and each in values]
+            ahead = before[: list(door.parameters).index(name)]
+            positional = [values.pop(each) for each in ahead] + list(rest)
     return function(*positional, **values)
 
 

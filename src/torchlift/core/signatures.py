@@ -28,11 +28,22 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
+from torchlift.core.solution import StepFailure
 
 _compiling = torch.compiler.is_compiling
 _OURS, _INSIDE = "torchlift", "torchlift."
+#: Where only constructors are checked: the methods are called in every step of a loop.
+_LOOPS = (
+    "torchlift.sweeps",
+    "torchlift.data",
+    "torchlift.training",
+    "torchlift.core.progress",
+    "torchlift.functions.losses",
+)
+#: Classes there of which every step makes an object.
+_EVERY_STEP = ("Batch", "sweeping")
 _SILENT = ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib")
-_OWN_WORDS = (TorchliftError, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
+_OWN_WORDS = (TorchliftError, StepFailure, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
 _WORDS = {
     float: "a number", int: "a whole number", bool: "True or False", str: "a string", Path: "a path", Any: "anything",
     Tensor: "a torch.Tensor", type(None): "None", None: "None", torch.Generator: "a torch.Generator",
@@ -68,6 +79,10 @@ def _check_methods(owner: type) -> None:
         kind = type(member) if isinstance(member, classmethod | staticmethod) else None
         function = member.__func__ if kind else member
         if name.startswith("_") and name not in ("__init__", "__call__", "__new__"):
+            continue
+        if owner.__module__.startswith(_LOOPS) and (
+            name not in ("__init__", "__new__") or owner.__name__ in _EVERY_STEP
+        ):
             continue
         if inspect.isfunction(function) and (kind or _has_arguments(function)):
             if hasattr(function, "checks_calls") or getattr(function, "__isabstractmethod__", False):
@@ -248,9 +263,8 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, origin) and not isinstance(value, str | bytes)
     kind = origin or hint
     if getattr(kind, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_")) and not isinstance(
-            value, type
-        )
+        has_all = all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
+        return _is_of_the_user(value) or (has_all and not isinstance(value, type))
     return not isinstance(kind, type) or isinstance(value, kind) or _is_of_the_user(value)
 
 
@@ -287,6 +301,8 @@ def _many(hint: Any) -> str:
         .replace("a string", "strings")
         .replace("a whole number", "whole numbers")
         .replace("a number", "numbers")
+        .removeprefix("an ")
+        .removeprefix("a ")
     )
 
 

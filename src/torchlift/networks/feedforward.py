@@ -99,7 +99,7 @@ class ResNet(Chain):
     def __init__(
         self,
         features: int,
-        inner: Sequence[int],
+        inner: int | Sequence[int],
         out_features: int,
         activation: Activations = ReLU(),
         *,

@@ -67,6 +67,10 @@ class Mesh:
     places: dict[int, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
 
+    def __post_init__(self) -> None:
+        if self.devices is not None and not hasattr(self.devices, "get_group"):
+            invalid_type("Mesh devices", "a DeviceMesh of torch", self.devices, "Try as_mesh('data=2').")
+
     @property
     def size(self) -> int:
         return self.data * self.layers

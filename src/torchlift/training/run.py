@@ -135,7 +135,7 @@ class Run:
             phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
             may_hand_on=chooses(phases[0][0]),
         )  # fmt: skip
-        self.unmoved = True
+        self.unmoved, self.began = True, 0
         """Whether every evaluation so far saw the parameters of the start, bit for bit."""
         self.fallback = ""
         """What was returned instead of the trained weights, in a sentence."""
@@ -159,6 +159,7 @@ class Run:
 
     def run(self) -> tuple[Result, str]:
         """All phases that are left; returns why it ended."""
+        self.began = self.state.steps
         result, detail = Result.MAX_STEPS, "after all steps"
         with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()), in_mode(self.network, True):
             torch.manual_seed(self.settings.seed)
@@ -279,7 +280,11 @@ class Run:
     @property
     def _judged(self) -> bool:
         """Whether the trained weights may be replaced by better ones: not after a few steps without validation data,
-        of which somebody may make many in turn, each from where the last one ended."""
+        of which somebody may make many in turn, each from where the last one ended; nor where the loss alone is not
+        what was asked for."""
+        options = self.settings.options
+        if any(getattr(options, name, None) for name in ("parameter_regularisers", "state_regularisers")):
+            return False
         return self._safeguard.validation is not None or self.state.steps >= JUDGED_STEPS
 
     def _judge_start(self) -> None:

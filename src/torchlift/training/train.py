@@ -241,7 +241,7 @@ def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
         batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
         sentence = scale_warning(batch, "train data")
         if sentence is not None:
-            warnings.warn(sentence, stacklevel=3)
+            warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
 
 
 def _endless(count: int) -> float:
@@ -390,7 +390,7 @@ def _message(result: Result, detail: str, run: Run, folder: Path | None, skipped
         text = f"Trained {state.steps} steps in {state.seconds:.1f} s."
     elif result is Result.CONVERGED:
         text = f"Nothing improved any more {detail} ({state.seconds:.1f} s)."
-    if run.unmoved and state.steps and not result.failed:
+    if run.unmoved and state.steps > run.began and not result.failed:
         text = f"No parameter changed in {state.steps} steps ({state.seconds:.1f} s): the method refused every step, "
         text += "or its steps are zero. Try another solver, or leave it out."
     best = state.best

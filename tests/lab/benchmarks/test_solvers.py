@@ -64,7 +64,7 @@ def test_command_writes_table_json_and_plot(tmp_path, capsys) -> None:
     assert "gradient" in text and "Adam" in text and "50% after" in text
     record = json.loads((tmp_path / "bench-solvers.json").read_text())
     assert [each["name"] for each in record["runs"]] == ["gradient", "Adam"]
-    assert (tmp_path / "bench-solvers.png").stat().st_size > 1000
+    assert (tmp_path / "figures" / "bench-solvers.png").stat().st_size > 1000
     assert len(descent(record["runs"])) == 3
 
 

@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_safetensors(where, path, NAMES)
     if path.suffix == ".npz":
-        return _read_npz(path)
+        return {name: _as_tensor(array) for name, array in read_npz(where, path, NAMES).items()}
     if not os.path.exists(path):  # noqa: PTH110 (as above)
         raise DataError(message(where, "a file or folder", "nothing there"))
     raise DataError(message(where, "a name ending in .npz or .safetensors", repr(path.name)))
@@ -95,17 +95,18 @@ def read_safetensors(where: str, path: Path, names: Sequence[str] | None = None)
         raise DataError(message(where, "a readable .safetensors file", str(error)[:200])) from error
 
 
-def _read_npz(path: Path) -> dict[str, Tensor]:
-    where = f"data {path}"
+def read_npz(where: str, path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """All arrays of a .npz file; the arguments are those of `read_safetensors`."""
     with opened(where, path, "a readable .npz file") as file:
         try:
             with zipfile.ZipFile(file) as stored:
                 members = {member.filename.removesuffix(".npy"): member for member in stored.infolist()}
-                _check_names(where, members, NAMES)
+                if names is not None:
+                    _check_names(where, members, names)
                 arrays = {}
                 for name, member in members.items():
                     with stored.open(member) as stream:
-                        arrays[name] = _as_tensor(read_numpy(f"{where} {name}", stream, member.file_size))
+                        arrays[name] = read_numpy(f"{where} {name}", stream, member.file_size)
                 return arrays
         except DataError:
             raise

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.errors import DataError, message
+from torchlift.cli.settings.arrays import read_npz
 from torchlift.core.files import read_json, unlinked
 from torchlift.data import Denoising, Patches, psnr, tiles
 from torchlift.lab.benchmarks.league import Several
@@ -136,11 +136,8 @@ def build(row: str, seed: int) -> nn.Module:
 
 def load(file: Path) -> list[Tensor]:
     """The images of an .npz file: an array `images` (n, height, width), or one array for each."""
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = list(stored["images"]) if "images" in stored else [stored[name] for name in stored]
-    except (OSError, ValueError) as error:
-        raise DataError(message(f"bench photographs {file}", "a readable .npz file", str(error)[:200])) from error
+    stored = read_npz(f"bench photographs {file}", file)
+    arrays = list(stored["images"]) if "images" in stored else list(stored.values())
     return [torch.from_numpy(np.ascontiguousarray(array))[None] for array in arrays]
 
 
