@@ -524,9 +524,7 @@ def call(door: Door, values: dict[str, Any] | None = None) -> Any:
         function = getattr(door.owner if free else instance(door.owner), door.member)
     positional: list[Any] = []
     for name, parameter in door.parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL and (
-            rest := values.pop(name, ())
-        ):
+        if parameter.kind is parameter.VAR_POSITIONAL and (rest := values.pop(name, ())):
             before = [each for each in door.parameters if each != name and each in values]
             ahead = before[: list(door.parameters).index(name)]
             positional = [values.pop(each) for each in ahead] + list(rest)
