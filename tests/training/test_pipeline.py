@@ -17,8 +17,8 @@ import torchlift as tl
 from torchlift.core.errors import TorchliftError
 from torchlift.core.solution import Result
 from torchlift.data import as_batches
-from torchlift.liftings import Conventional
-from torchlift.training import BackPropagation, SweepDescent
+from torchlift.liftings import Contrastive, Conventional
+from torchlift.training import BackPropagation, ContrastiveDescent, SweepDescent
 from training.runs import called
 
 RATE = 0.05
@@ -132,6 +132,8 @@ def test_what_is_no_chain_is_refused() -> None:
         run(Branches(), SweepDescent(stages=2))
     with pytest.raises(TorchliftError, match=r"at most 5 stages"):
         run(dense(), SweepDescent(stages=6))
+    with pytest.raises(TorchliftError, match=r"ContrastiveDescent stages: expected 1"):
+        run(tl.lift(dense()), ContrastiveDescent(stages=2), lifting=Contrastive())
     shared = nn.Linear(6, 6).double()
     with pytest.raises(TorchliftError, match=r"weights of their own"):
         run(nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(6, 3).double()), SweepDescent(stages=2))

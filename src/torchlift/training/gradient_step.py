@@ -191,6 +191,12 @@ class ContrastiveDescent(GradientMethod):
 
     needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
 
+    def check(self, work: Work) -> None:
+        if self.stages > 1:
+            hint = "Its layers are divided by the mesh axis layers."
+            invalid_value("ContrastiveDescent stages", "1: no signal arrives late there", self.stages, hint)
+        super().check(work)
+
     def layout(self, work: Work) -> str:
         return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
 
