@@ -15,7 +15,7 @@ from torchlift.parallel.agreement import (
     sync,
     take_over,
 )
-from torchlift.parallel.batches import ShardedBatches, shard_batches
+from torchlift.parallel.batches import ShardedBatches, shard_batches, shard_of
 from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
 from torchlift.parallel.launch import process_group, restarted
 from torchlift.parallel.mail import LateSum, Mail, MeshMail
@@ -56,6 +56,7 @@ __all__ = [
     "process_group",
     "restarted",
     "shard_batches",
+    "shard_of",
     "split_evenly",
     "stage_of",
     "sync",

@@ -16,7 +16,7 @@ from torch import nn
 from torchlift.core.errors import TorchliftError
 from torchlift.data import Batch
 from torchlift.operators.context import context_tensors
-from torchlift.parallel.mesh import Mesh, MeshError
+from torchlift.parallel.mesh import Axis, Mesh, MeshError
 
 T = TypeVar("T")
 
@@ -52,12 +52,12 @@ def begin_alike(mesh: Mesh, network: nn.Module, settings: Mapping[str, Any], exa
 
 
 @torch.no_grad()
-def take_over(mesh: Mesh, network: nn.Module) -> None:
-    """The weights and buffers of rank 0 on all processes."""
+def take_over(mesh: Mesh, network: nn.Module, source: int = 0, axis: Axis | None = None) -> None:
+    """The weights and buffers of one process, number `source` of the axis, on all of them."""
     for tensor in network.state_dict(keep_vars=True).values():
         if isinstance(tensor, torch.Tensor):
             values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            tensor.copy_(mesh.broadcast_(values, 0))
+            tensor.copy_(mesh.broadcast_(values, source, axis))
 
 
 def check_agreement(mesh: Mesh, settings: Mapping[str, Any]) -> None:

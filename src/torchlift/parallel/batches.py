@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.data import Batch, Batches
 from torchlift.operators.context import map_context
 from torchlift.parallel.mesh import Mesh
@@ -16,6 +17,11 @@ from torchlift.parallel.shard import MeshShard, split_evenly
 def shard_batches(batches: Batches, mesh: Mesh, *, by_sample: bool = False) -> Batches:
     """The batches as this process of a mesh sees them; a single process sees them as they are."""
     return batches if mesh.size == 1 else ShardedBatches(batches, mesh, by_sample=by_sample)
+
+
+def shard_of(batches: Batches, count: int) -> Shard:
+    """Which samples of a batch are here: all, unless a mesh divides them."""
+    return batches.shard(count) if isinstance(batches, ShardedBatches) else WHOLE
 
 
 class ShardedBatches(Batches):

@@ -313,7 +313,7 @@ class GradientStep(TrainStep):
 
     def _draw(self) -> tuple[Batch, Shard]:
         """The batch of this step, and which of its samples are here."""
-        batch, batches = self.batches.batch(self.count), self.batches
+        batch, batches = self.batches.batch(self.count), self.batches  # `shard_of`, without the call in every step
         return batch, batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
 
     def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchlift.core.shard import Shard
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
-from torchlift.parallel import ModuleRange, ShardedBatches
+from torchlift.parallel import ModuleRange, shard_of
 from torchlift.sweeps import Centring, RelativeStep
 from torchlift.sweeps.centring import Last
 from torchlift.sweeps.parameter_groups import parameter_groups
@@ -83,7 +83,7 @@ class PipelineStage:
         self.free = deque(_Replica(module, last, method.closed_forms) for _ in range(room))
         self.evaluate = _evaluation(module, method.closed_forms)
         self.flights: deque[_Flight] = deque()
-        self.update = _StageUpdate(replace(method, stages=1), self.work, lambda *_: self._hand_over())
+        self.update = _StageUpdate(method, self.work, lambda *_: self._hand_over())
         self.update.listen(Centring(module, last=last))
         self.parameters = list(module.parameters())
         self._gradients: list[Tensor | None] = []
@@ -221,8 +221,7 @@ class _StageUpdate(GradientStep):
     """The optimiser of a stage, whose gradients come from elsewhere."""
 
     def _draw(self) -> tuple[Any, Shard]:
-        shard = self.batches.shard(self.count) if isinstance(self.batches, ShardedBatches) else Shard()
-        return None, shard
+        return None, shard_of(self.batches, self.count)
 
     def listen(self, centring: Centring) -> None:
         """Where mean inputs come from in the next step."""

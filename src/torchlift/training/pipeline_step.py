@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from torchlift.core.errors import invalid_value
-from torchlift.core.shard import Shard
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch, Batches
 from torchlift.io import ShardedTensor
 from torchlift.networks import Chain
-from torchlift.parallel import LateSum, Mail, Mesh, MeshMail, ModuleRange, ShardedBatches, cut_sequential
+from torchlift.parallel import (
+    LateSum,
+    Mail,
+    Mesh,
+    MeshMail,
+    ModuleRange,
+    cut_sequential,
+    shard_batches,
+    shard_of,
+    take_over,
+)
 from torchlift.solvers.state import Number
 from torchlift.sweeps.centring import Last
 from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 from torchlift.training.pipeline_stage import PipelineStage, count_layers
-from torchlift.training.step import StateDict, TrainStep, Work, tensors_of
+from torchlift.training.step import StateDict, TrainStep, Work, under
 
 if TYPE_CHECKING:
     from torchlift.parallel.mail import Way
@@ -81,7 +91,7 @@ class PipelineStep(TrainStep):
         mesh, count = work.mesh, stages_of(method, work.mesh)
         self.plain, ranges = cut(work.network, work.batches.example(), count)
         batches = _Recent(work.batches, 2 * count)
-        self.batches: Batches = ShardedBatches(batches, mesh) if mesh.size > 1 else batches
+        self.batches = shard_batches(batches, mesh)
         self._left = 1.0
         stage_work = replace(work, batches=batches, budget=lambda _: self._left)
         last = _last_layer(self.plain)
@@ -129,23 +139,20 @@ class PipelineStep(TrainStep):
         signal = None
         if back >= 0:
             if p == last:
-                signal = stage.turn(self._input(stage, forward), self.batches.batch(back), self._shard(back))
+                signal = stage.turn(self._input(stage, forward), self.batches.batch(back), shard_of(self.batches, back))
             else:
-                signal = stage.back(self.mail.receive("back", p), self._shard(back))
+                signal = stage.back(self.mail.receive("back", p), shard_of(self.batches, back))
         room = self._room(back + 1, stage.range.out_shape) if p < last else None
         self.mail.exchange("back", p, signal if p else None, room)
         if back >= 0:
             stage.update.step()
         states = None
         if forward >= 0 and p < last:
-            states = stage.forward(forward, self._input(stage, forward), self._shard(forward))
+            states = stage.forward(forward, self._input(stage, forward), shard_of(self.batches, forward))
         self.mail.exchange("forward", p, states, self._room(forward + 1, stage.range.in_shape) if p else None)
 
     def _input(self, stage: PipelineStage, number: int) -> Tensor:
         return self.batches.batch(number).y if stage.number == 0 else self.mail.receive("forward", stage.number)
-
-    def _shard(self, number: int) -> Shard:
-        return self.batches.shard(number) if isinstance(self.batches, ShardedBatches) else Shard()
 
     def _room(self, number: int, shape: tuple[int, ...]) -> Tensor | None:
         """For what comes from a neighbour for batch `number`; none before the first."""
@@ -170,16 +177,11 @@ class PipelineStep(TrainStep):
             for stage in self.stages:
                 stage.hold_average(False)
 
-    @torch.no_grad()
     def _gather(self) -> None:
         """What all stages hold now, in the network, on all processes."""
         self.mail.settle()
-        mesh = self.work.mesh
-        if mesh.layers > 1:
-            for owner, module in enumerate(self.modules):
-                for tensor in tensors_of(module).values():
-                    values = tensor.detach().clone(memory_format=torch.contiguous_format)
-                    tensor.copy_(mesh.broadcast_(values, owner, "layers"))
+        for owner, module in enumerate(self.modules if self.work.mesh.layers > 1 else ()):
+            take_over(self.work.mesh, module, owner, "layers")
         if isinstance(self.work.network, Chain):
             self.work.network.load(self.plain)
 
@@ -215,8 +217,9 @@ class PipelineStep(TrainStep):
         self.mail.arrived.clear()
         for stage in self.stages:
             name = f"stage.{stage.number}."
-            shared = _under(tensors, name)
-            messages = stage.load(shared, _under(tensors, f"{name}{self.work.mesh.data_rank}."), self._shard)
+            shared = under(tensors, name)
+            own = under(shared, f"{self.work.mesh.data_rank}.")
+            messages = stage.load(shared, own, partial(shard_of, self.batches))
             for way, tensor in messages.items():
                 self.mail.deliver(cast("Way", way), stage.number, tensor)
 
@@ -258,8 +261,3 @@ class _Recent(Batches):
 def _last_layer(plain: nn.Sequential) -> Last | None:
     layers = [part for part in plain.modules() if isinstance(part, (*DENSE, *CONVOLUTIONS))]
     return cast("Last", layers[-1]) if layers and layers[-1].bias is not None else None
-
-
-def _under(tensors: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-    """Those whose names go on after the prefix, without it."""
-    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}

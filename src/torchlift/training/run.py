@@ -31,7 +31,7 @@ from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard, judged_samples
 from torchlift.training.start import chooses
-from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of
+from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of, under
 from torchlift.training.tensorboard import TensorBoardWriter
 
 #: A run without validation data goes back to better weights only after at least so many steps.
@@ -149,11 +149,11 @@ class Run:
         self.resumed = checkpoint
         with of_this_version(checkpoint.path):
             self.state = TrainState(**checkpoint.record["state"])
-            self.best = _named(checkpoint.tensors, "best.")
-            self._safeguard.start = _named(checkpoint.tensors, "start.")
+            self.best = under(checkpoint.tensors, "best.")
+            self._safeguard.start = under(checkpoint.tensors, "start.")
             self._safeguard.start_value = self.state.start_loss
             self._safeguard.samples = self.state.judged
-            load_snapshot(self.network, _named(checkpoint.tensors, "network."))
+            load_snapshot(self.network, under(checkpoint.tensors, "network."))
             if self.state.phase == len(self.phases):  # a finished run that may have been made longer
                 self.state.phase -= 1
 
@@ -273,7 +273,7 @@ class Run:
         numbers = checkpoint.record["numbers"]
         with of_this_version(checkpoint.path):
             saved = checkpoint.tensors
-            tensors = saved.under("method.") if isinstance(saved, Stored) else _named(saved, "method.")
+            tensors = saved.under("method.") if isinstance(saved, Stored) else under(saved, "method.")
             method.load_state_dict((tensors, numbers))
             torch.set_rng_state(checkpoint.tensors["random"])
 
@@ -428,10 +428,6 @@ class Run:
 
 def _all_finite(tensor: Tensor) -> bool:
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())  # the sum is read in one pass
-
-
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 @contextmanager

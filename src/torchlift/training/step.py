@@ -189,3 +189,8 @@ def tensors_of(network: nn.Module) -> dict[str, Tensor]:
 def load_snapshot(network: nn.Module, values: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors_of(network).items():
         tensor.copy_(values[name])
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names go on after the prefix, without it."""
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
