@@ -293,7 +293,8 @@ def _loss(network: nn.Module, phases: Sequence[Phase], loss: Loss | None, batche
     if loss is None:
         return SquaredError() if batches.example().x.is_floating_point() else CrossEntropy()
     if not isinstance(loss, Loss):
-        invalid_type("train loss", "a loss such as SquaredError()", loss)
+        hint = "See torchlift.losses; without one, labels have CrossEntropy() and other targets SquaredError()."
+        invalid_type("train loss", "a loss such as SquaredError()", loss, hint)
     return clamped(network, phases[0].lifting, loss) if isinstance(network, Network) else loss
 
 
