@@ -302,6 +302,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
         return _fits_in_order(value, inner, origin) or (hint == Shape and fits(value, int))
     if origin is not None and issubclass(origin, Iterable):
+        if isinstance(value, np.ndarray):
+            return all(fits(each, inner[0]) for each in value) if inner and value.ndim else False
         return isinstance(value, origin) and not isinstance(value, str | bytes)
     kind = origin or hint
     if getattr(kind, "_is_protocol", False):
