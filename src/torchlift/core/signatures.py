@@ -30,18 +30,25 @@ from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
 from torchlift.core.solution import StepFailure
 
-_compiling = torch.compiler.is_compiling
+_compiling, _frame = torch.compiler.is_dynamo_compiling, sys._getframe
 _OURS, _INSIDE = "torchlift", "torchlift."
-#: Where only constructors are checked: the methods are called in every step of a loop.
-_LOOPS = (
-    "torchlift.sweeps",
-    "torchlift.data",
-    "torchlift.training",
-    "torchlift.core.progress",
-    "torchlift.functions.losses",
+_TRUSTED: set[str] = set()  # our own modules that have called before
+#: What every training step calls: it checks by itself what it is given, or calls `explain` where it fails.
+EVERY_STEP = (
+    "Centring.heard",
+    "Centring.take",
+    "CrossEntropy.mean",
+    "GradientMethod.differentiate",
+    "Loss.mean",
+    "Perturbation.response",
+    "Progress.update",
+    "RelativeStep.step",
+    "SquaredError.mean",
+    "SweepDescent.by_form",
+    "SweepDescent.gradients",
+    "TensorBatches.batch",
+    "sweeping.__init__",
 )
-#: Classes there of which every step makes an object.
-_EVERY_STEP = ("Batch", "sweeping")
 _SILENT = ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib")
 _OWN_WORDS = (TorchliftError, StepFailure, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
 _WORDS = {
@@ -80,9 +87,7 @@ def _check_methods(owner: type) -> None:
         function = member.__func__ if kind else member
         if name.startswith("_") and name not in ("__init__", "__call__", "__new__"):
             continue
-        if owner.__module__.startswith(_LOOPS) and (
-            name not in ("__init__", "__new__") or owner.__name__ in _EVERY_STEP
-        ):
+        if f"{owner.__name__}.{name}" in EVERY_STEP:
             continue
         if inspect.isfunction(function) and (kind or _has_arguments(function)):
             if hasattr(function, "checks_calls") or getattr(function, "__isabstractmethod__", False):
@@ -104,24 +109,43 @@ def _has_arguments(method: types.FunctionType) -> bool:
 def _checked(function: Any, where: str, *, method: bool = False) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or (caller := sys._getframe(1).f_globals.get("__name__", "")).startswith(_INSIDE):
+        if _compiling() or _frame(1).f_globals.get("__name__") in _TRUSTED:  # solvers call in every step: a short way
             return function(*args, **kwargs)
+        caller = str(_frame(1).f_globals.get("__name__", ""))
+        if caller.startswith(_INSIDE):
+            _TRUSTED.add(caller)
         try:
             result = function(*args, **kwargs)
         except _OWN_WORDS:
             raise
         except Exception as error:
-            if _from_outside(sys._getframe(1)):
+            if _from_outside(_frame(1)):
                 _compare(function, where, args, kwargs, method)
                 if _in_our_lines(error):
                     _explain(function, where, args, kwargs, error)
             raise
-        if caller.partition(".")[0] not in _SILENT:  # torch calls forward passes too often for comparisons
+        if caller.partition(".")[0] not in (_OURS, *_SILENT):  # torch calls forward passes too often for comparisons
             _compare(function, where, args, kwargs, method)
         return result
 
     vars(call)["checks_calls"] = True
     return call
+
+
+def explain(error: Exception) -> None:
+    """For the `except` of a method that is not wrapped: raise an error that says what came, where we know it."""
+    frame = _frame(1)
+    if isinstance(error, _OWN_WORDS) or not _from_outside(frame.f_back):
+        return
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    values = {name: frame.f_locals[name] for name in names}
+    owner = values[names[0]]
+    function = getattr(type(owner), code.co_name)
+    where = f"{type(owner).__name__}.{code.co_name}"
+    _compare(function, where, (), values, method=True)
+    if _in_our_lines(error):
+        _explain(function, where, (), values, error)
 
 
 def _from_outside(frame: types.FrameType | None) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.signatures import explain
 from torchlift.sweeps.centring import SMALL, Centring, Mean
 from torchlift.sweeps.orthogonal import ALIKE, orthogonalise
 from torchlift.sweeps.parameter_groups import parameter_groups
@@ -157,8 +158,12 @@ class RelativeStep(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            try:
+                with torch.enable_grad():
+                    loss = closure()
+            except TypeError as error:
+                explain(error)
+                raise
         parts = self._parts or self._arrange()
         self._listen(parts)
         own = self.state[_ALL]

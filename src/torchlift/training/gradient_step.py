@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
+from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
@@ -50,6 +51,9 @@ FITTED = 0.9
 EXPLODED, RECENT, OUTLIER = 3.0, 0.9, 2.0
 
 
+_FORMS = (DenseForm, ModuleChain, type(None))
+
+
 @dataclass(frozen=True)
 class GradientMethod(TrainMethod):
     """A gradient of the loss on batch after batch, and a step of an optimiser.
@@ -68,7 +72,7 @@ class GradientMethod(TrainMethod):
     #: Whether modules that are a chain of dense layers may be evaluated as one.
     closed_forms: ClassVar[bool] = False
 
-    optimiser: Callable[..., torch.optim.Optimizer] = RelativeStep
+    optimiser: Callable[[Any], torch.optim.Optimizer] = RelativeStep
     anneal: Anneal | None = None
     centring: bool = False
     stages: int = field(default=1, kw_only=True, repr=False)  # as little a setting of a run as its mesh
@@ -120,23 +124,29 @@ class GradientMethod(TrainMethod):
         Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
         network have the size that they have on one process.
         """
-        y, x, context = batch
+        try:
+            y, x, context = batch
+            if not isinstance(form, _FORMS):
+                invalid_type("differentiate form", "a DenseForm, a ModuleChain or None", form)
 
-        def loss_of(output: Tensor) -> Tensor:
-            if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
-                work.loss.check(tuple(output.shape), x, values=False)
-            loss = work.loss.mean(output, x)
-            return loss if shard.whole else loss * shard.scale
+            def loss_of(output: Tensor) -> Tensor:
+                if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
+                    work.loss.check(tuple(output.shape), x, values=False)
+                loss = work.loss.mean(output, x)
+                return loss if shard.whole else loss * shard.scale
 
-        if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
-            return known
-        _clear(work.network)
-        with self.gradients(work, shard):
-            arguments = (y,) if context is None else (y, context)
-            output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
-            loss = loss_of(output)
-        loss.backward()
-        return loss.detach(), output.detach()
+            if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
+                return known
+            _clear(work.network)
+            with self.gradients(work, shard):
+                arguments = (y,) if context is None else (y, context)
+                output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
+                loss = loss_of(output)
+            loss.backward()
+            return loss.detach(), output.detach()
+        except Exception as error:
+            explain(error)
+            raise
 
     def by_form(
         self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
@@ -163,19 +173,27 @@ class SweepDescent(GradientMethod):
     perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
     def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
+        if not isinstance(work, Work):
+            invalid_type("SweepDescent.gradients work", "a Work", work)
+        if not isinstance(shard, Shard):
+            invalid_type("SweepDescent.gradients shard", "a Shard", shard)
         return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
 
     def by_form(
         self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        mean = None if shard.whole else shard.mean
-        if isinstance(form, ModuleChain):
-            _clear(form.module)
-            output = form(y, sweeping(self.perturbation, mean=mean))
-            value = loss(output)
-            value.backward()
-            return value.detach(), output.detach()
-        return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
+        try:
+            mean = None if shard.whole else shard.mean
+            if isinstance(form, ModuleChain):
+                _clear(form.module)
+                output = form(y, sweeping(self.perturbation, mean=mean))
+                value = loss(output)
+                value.backward()
+                return value.detach(), output.detach()
+            return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
+        except Exception as error:
+            explain(error)
+            raise
 
 
 @dataclass(frozen=True)

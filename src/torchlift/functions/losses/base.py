@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_finite, check_tensor
 from torchlift.core.errors import invalid_value
+from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, Function
 
 
@@ -31,7 +32,11 @@ class Loss(ABC):
 
     def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The mean over the samples, differentiable by autograd: what a training loop calls its criterion."""
-        return self.value(prediction, target).mean()
+        try:
+            return self.value(prediction, target).mean()
+        except Exception as error:
+            explain(error)
+            raise
 
     @abstractmethod
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:

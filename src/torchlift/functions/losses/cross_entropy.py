@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import Shape, check_number
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
 from torchlift.prox import Softmax
@@ -44,7 +45,11 @@ class CrossEntropy(Loss):
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
 
     def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+        try:
+            return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+        except Exception as error:
+            explain(error)
+            raise
 
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return torch.softmax(prediction, 1) - self._distribution(prediction, target)
