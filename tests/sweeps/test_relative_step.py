@@ -186,6 +186,34 @@ def test_no_step_exceeds_the_limit_shared_by_all_layers() -> None:
     assert optimiser.relative_size <= 1 / 20 + 1e-7
 
 
+@pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (16, 0.015), (50, 0.005)])
+def test_deep_networks_begin_with_shorter_steps(layers: int, first: float) -> None:
+    module = nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
+    optimiser = RelativeStep(module)
+    steps(module, (randn(8, 9, 3), randn(9, 9, 3)), 1, optimiser)  # the first estimate is that of no distance
+    assert optimiser.relative_size == pytest.approx(first)
+
+
+@pytest.mark.parametrize("build", [network, convolutional])
+def test_a_retreat_begins_anew_from_the_average_with_half_the_sizes(build: Callable[[], nn.Sequential]) -> None:
+    module, data = build(), DATA if build is network else PICTURES
+    optimiser = RelativeStep(module)
+    steps(module, data, 12, optimiser)
+    optimiser.swap_average()
+    (anew := build()).load_state_dict(module.state_dict())
+    optimiser.swap_average()
+    optimiser.retreat()
+    assert close(module.parameters(), anew.parameters(), 0)
+    fresh = RelativeStep(anew, start=0.015 / 2, limit=1 / 2)
+    fresh._arrange()
+    fresh.state["all parameters"]["units"].copy_(optimiser.state["all parameters"]["units"])  # of the first weights
+    assert close(steps(anew, data, 20, fresh), steps(module, data, 20, optimiser), 0)
+    (resumed := build()).load_state_dict(module.state_dict())
+    saved = RelativeStep(resumed)  # smaller sizes are saved
+    saved.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    assert close(steps(resumed, data, 20, saved), steps(module, data, 20, optimiser), 0)
+
+
 # -- what parameters are ----------------------------------------------------------------------------------------------
 
 
