@@ -78,6 +78,12 @@ class PipelineStep(TrainStep):
     `recompute`, only their inputs: then the way forward is repeated with the
     parameters of the moment (PETRA, without reversible layers).
 
+    Either way forward is taken with the parameters that are expected when the batch comes
+    back, w + τ(w − w'), with w' those before the last update and τ the updates in between
+    (weights predicted by momentum, as in SpecTrain and XPipe). If updates changed as
+    little as momentum makes believe, all stages would see the same parameters and
+    nothing would be late.
+
     Nothing depends on which process is faster, and stages that one process goes
     through in turn give the same numbers.
 
