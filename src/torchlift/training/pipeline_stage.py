@@ -104,9 +104,9 @@ class PipelineStage:
         self._random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
 
     def share_limit(self, total: int) -> None:
-        """One step may change what the whole network amplifies by no more than without stages."""
+        """The steps until a signal is back may change what the network amplifies by no more than one without stages."""
         if isinstance(optimiser := self.update.optimiser, RelativeStep):
-            optimiser.limit *= max(count_layers(self.module), 2) / max(total, 2)
+            optimiser.limit *= max(count_layers(self.module), 2) / max(total, 2) / (1 + self.late)
 
     def hold_average(self, wanted: bool) -> None:
         self.update.hold_average(wanted)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,14 @@ def cut(network: nn.Module, example: Batch, stages: int) -> tuple[nn.Sequential,
         hint = "Use the axis data, which serves every network."
         invalid_value("mesh axis layers", "inputs for the first layer only", "a context that all layers read", hint)
     plain = as_sequential(network)
-    return plain, cut_sequential(plain, example.y, stages)
+    # asked for by the check, by the message and by the step, from networks that have not changed meanwhile
+    cuts, key = _CUTS.setdefault(network, {}), (repr(plain), tuple(example.y.shape[1:]), stages)
+    if key not in cuts:
+        cuts[key] = cut_sequential(plain, example.y, stages)
+    return plain, cuts[key]
+
+
+_CUTS: WeakKeyDictionary[nn.Module, dict[tuple[str, tuple[int, ...], int], list[ModuleRange]]] = WeakKeyDictionary()
 
 
 class PipelineStep(TrainStep):
