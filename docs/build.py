@@ -167,8 +167,13 @@ def cards() -> str:
             cells((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
         ).text.partition("\n\n")
         sentence = re.split(r"(?<=[.?])\s", text.strip(), maxsplit=1)[0]
+        before, formula, _ = re.sub(r"[,:]?\s*\$+[^$]*\\", "\0", sentence).partition("\0")
+        sentence = before + "." if formula else sentence  # cards show no TeX
         sentence = re.sub(r"[$`]", "", sentence).replace("\n", " ")
-        picture = f'<img src="{name}.png" alt="" loading="lazy">'
+        header = (RECORDS / f"{name}.png").read_bytes()[16:24]
+        tall = int.from_bytes(header[4:], "big") > int.from_bytes(header[:4], "big")
+        kind = ' class="tall"' if tall else ""
+        picture = f'<img src="{name}.png" alt="" loading="lazy"{kind}>'
         title = html.escape(title.removeprefix("# "))
         words = f"<strong>{title}</strong><span>{html.escape(sentence)}</span>"
         parts.append(f'<a class="card" href="{name}.html">{picture}{words}</a>')
