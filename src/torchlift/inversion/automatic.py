@@ -11,7 +11,6 @@ from torch import Tensor
 from torchlift.core.checks import check_size
 from torchlift.core.solution import Record, Result
 from torchlift.core.tensors import Point
-from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
@@ -24,6 +23,9 @@ from torchlift.solvers import solve
 
 #: Sweeps go on for an image while so many of them take this share off the objective of the network.
 CHUNK, SHARE = 10, 0.25
+
+#: Of the quasi-Newton steps where no start was given.
+SPECTRUM = 1.0
 
 #: Steps from every start before the best one is chosen, and steps of the last phase.
 TRIAL, POLISH = 20, 100
@@ -53,8 +55,8 @@ class Automatic:
 
     sweeps: int = 40
     lifted: Sweep = field(default_factory=Sweep)
-    descent: QuasiNewton = field(default_factory=QuasiNewton)
-    finish: Accelerated = field(default_factory=Accelerated)
+    descent: QuasiNewton = field(default_factory=lambda: QuasiNewton(patience=10))
+    finish: Accelerated = field(default_factory=lambda: Accelerated(patience=10))
 
     def __post_init__(self) -> None:
         check_size("Automatic sweeps", self.sweeps, minimum=0)
@@ -71,10 +73,9 @@ class Automatic:
         if problem.blind:
             return run_steps(problem, self.finish, first, budget)
         best = _Best(problem, first)
-        # L-BFGS needs values, and constraints that hold entries one by one
-        functions = [part.function for part in problem.split.parts]
-        known = not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
-        descent = self.descent if known else self.finish
+        descent = self.descent if problem.entrywise else self.finish
+        if isinstance(descent, QuasiNewton) and len(starts) > 1:
+            descent = replace(descent, spectrum=SPECTRUM)
         swept, most = torch.zeros_like(problem.weight, dtype=torch.int64), min(self.sweeps, budget.max_steps // 2)
         seeds = torch.ones_like(swept, dtype=torch.bool)
         if len(starts) == 1:
@@ -90,7 +91,7 @@ class Automatic:
         result = run_steps(problem, replace(descent, tolerance=self.tolerance), best.x, budget)
         history, steps = result.history, result.steps + swept
         unfinished = result.status == Status.STALLED
-        if known and bool(unfinished.any()):
+        if problem.entrywise and bool(unfinished.any()):
             # without the smoothing of the prior; steps are counted for each image alone
             index = unfinished.nonzero().flatten()
             others = float(result.objective.sum() - result.objective[index].sum())

@@ -104,6 +104,12 @@ class InversionProblem:
         functions = [part.function for part in self.split.parts]
         return any(isinstance(function, PlugAndPlay) and function.function is None for function in functions)
 
+    @property
+    def entrywise(self) -> bool:
+        """Whether R has values and its constraints hold entries one by one, which L-BFGS needs."""
+        functions = [part.function for part in self.split.parts]
+        return not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
+
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
         pairs = zip(self.chain.activations, (*z, self.target), v, strict=True)
