@@ -170,6 +170,7 @@ def _problem(
         dual_norm=split.square_norm(),
         loss=term,
         network=net if layers is None else None,
+        lifted=lifted,
     )
     return problem, projected if lifted else 0
 

@@ -54,6 +54,7 @@ class InversionProblem:
         dual_norm: a bound of Σ ‖A_i‖².
         loss: L.
         network: (inputs, context) ↦ N; by default the forward pass of the layers.
+        lifted: whether the first of the two objectives is minimised.
     """
 
     layers: Layers | None
@@ -69,6 +70,7 @@ class InversionProblem:
     dual_norm: float
     loss: Loss = field(default_factory=SquaredError)
     network: Callable[[Tensor, Context], Tensor] | None = None
+    lifted: bool = False
 
     @property
     def batch(self) -> int:
