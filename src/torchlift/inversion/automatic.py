@@ -24,6 +24,9 @@ from torchlift.solvers import solve
 #: Sweeps go on for an image while so many of them take this share off the objective of the network.
 CHUNK, SHARE = 10, 0.25
 
+#: Steps without visible progress that end quasi-Newton steps, which others follow, and the last ones after them.
+PATIENCE = 10
+
 #: Of the quasi-Newton steps where no start was given.
 SPECTRUM = 1.0
 
@@ -55,8 +58,8 @@ class Automatic:
 
     sweeps: int = 40
     lifted: Sweep = field(default_factory=Sweep)
-    descent: QuasiNewton = field(default_factory=lambda: QuasiNewton(patience=10))
-    finish: Accelerated = field(default_factory=lambda: Accelerated(patience=10))
+    descent: QuasiNewton = field(default_factory=lambda: QuasiNewton(patience=PATIENCE))
+    finish: Accelerated = field(default_factory=Accelerated)
 
     def __post_init__(self) -> None:
         check_size("Automatic sweeps", self.sweeps, minimum=0)
@@ -97,7 +100,8 @@ class Automatic:
             others = float(result.objective.sum() - result.objective[index].sum())
             note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
             ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
-            polished = run_steps(problem.select(index), self.finish, result.x[index], ending)
+            finish = replace(self.finish, patience=min(PATIENCE, self.finish.patience))
+            polished = run_steps(problem.select(index), finish, result.x[index], ending)
             result = _merged(result, polished, index)
             steps = steps.index_add(0, index, polished.steps)
         made = int(swept.max())
