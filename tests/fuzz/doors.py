@@ -22,13 +22,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
-from torchlift.core.signatures import _EVERY_STEP, _LOOPS
+from torchlift.core.shard import Shard
 from torchlift.data import Task, TensorBatches
 from torchlift.functions.priors import HuberTV, TotalVariation, Wavelet
 from torchlift.networks import MLP, Network
 from torchlift.objective import TrainingProblem
 from torchlift.operators import Dense, LinearOperator
 from torchlift.solvers import CompositeProblem, Point, ProximalGradient
+from torchlift.sweeps.perturbation import Activation
 
 #: Packages whose names are no part of the library: the command, whose doors are words, and what needs a cluster.
 LEFT_OUT = ("torchlift.cli", "torchlift.lab.commands", "torchlift.lab.soak", "torchlift.contrib")
@@ -91,8 +92,7 @@ def doors() -> list[Door]:
             continue
         if issubclass(thing, BaseException) or "_member_map_" in vars(thing):
             continue
-        if thing.__name__ not in _EVERY_STEP:
-            every.append(door)
+        every.append(door)
         for member in dir(thing):
             method = inspect.getattr_static(thing, member)
             method = getattr(method, "__func__", method)
@@ -100,8 +100,6 @@ def doors() -> list[Door]:
                 if method in seen:
                     continue
                 seen.add(method)
-                if method.__module__.startswith(_LOOPS):  # called in every step: their constructors are checked
-                    continue
                 if method.__module__.startswith("torchlift") and len(inspect.signature(method).parameters) > 1:
                     every.append(Door(f"{door.name}.{member}", method, thing))
     return every
@@ -125,6 +123,12 @@ def _problem() -> CompositeProblem:
 
 def _saddle() -> Any:
     return tl.solvers.SaddleProblem((tl.solvers.Term(tl.functions.L1(), Dense(torch.ones(2, 3))),), g=tl.functions.L1())
+
+
+def _work() -> Any:
+    return tl.training.Work(
+        _network(), tl.losses.SquaredError(), TensorBatches(torch.rand(4, 3), torch.rand(4, 2)), lambda count: 1.0
+    )
 
 
 def _record() -> Any:
@@ -242,6 +246,17 @@ BY_ANNOTATION: dict[str, Callable[[], Any]] = {
     "NonlinearLeastSquares": lambda: tl.solvers.NonlinearLeastSquares(lambda x: x - 1),
     "Mapping[str, Factor]": lambda: {"x": 0.5},
     "Axis | None": lambda: None,
+    "Axis": lambda: "data",
+    "Budget": lambda: lambda count: 1.0,
+    "Work": _work,
+    "Shard": Shard,
+    "History": lambda: _history(),
+    "Scaling": tl.solvers.NoScaling,
+    "Sequence[float | Tensor]": lambda: [0.5],
+    "float | Tensor | Mapping[str, Tensor]": lambda: 0.5,
+    "Activation": lambda: Activation(torch.relu, torch.relu_, True),
+    "Centring": lambda: tl.sweeps.Centring(_network()),
+    "MeshShard": lambda: tl.parallel.MeshShard(tl.parallel.Mesh(), 4),
 }
 
 
@@ -493,26 +508,32 @@ def _by_owner(owner: type, method: str, name: str) -> Any:
     if issubclass(owner, tl.losses.Loss) and name in ("x", "target"):
         return torch.tensor([0, 1]) if owner is tl.losses.CrossEntropy else torch.full((2, 3), 0.5)
     if isinstance(made, TrainingProblem) and name == "point":
-        return made.point(_states(), None)
+        return made.initial()
+    inner = owner.__module__.startswith("torchlift.inversion")  # their problems are made by an inversion
+    if isinstance(made, tl.solvers.Solver) and name == "state" and not inner:
+        problem = _saddle() if isinstance(made, tl.solvers.ADMM | tl.solvers.PDHG) else _problem()
+        return made.init(problem, Point({"x": torch.ones(2, 3)}))
     return None
 
 
 def instance(owner: type) -> Any:
     """An object of a class, for its methods."""
     name = next(door.name for door in ALL if door.function is owner)
+    if owner is tl.objective.engine.States:
+        return _states()
     if issubclass(owner, tl.inversion.Inversion):
         return tl.invert(_network(), torch.full((2, 2), 0.5), max_steps=2)
     return call(Door(name, owner))
 
 
 def arguments(door: Door) -> dict[str, Any]:
-    """Arguments that work."""
+    """Arguments that work; where annotations do not tell, something that is refused."""
     if door.name in EXAMPLES:
         return EXAMPLES[door.name]()
     values = {}
     for name, annotation in door.required():
         value = None if door.owner is None else _by_owner(door.owner, door.member, name)
-        values[name] = BY_ANNOTATION[annotation]() if value is None else value
+        values[name] = BY_ANNOTATION.get(annotation, object)() if value is None else value
     return values
 
 

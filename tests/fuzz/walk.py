@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from fuzz.doors import ALL, Door, arguments, call
+from fuzz.doors import ALL, Door, arguments, call, instance
 from fuzz.wrong import WRONG, admitted, kinds
 from torchlift.core.errors import TorchliftError
 
@@ -57,10 +57,12 @@ def wrong_calls(doors: list[Door]) -> list[Call]:
     ]
 
 
-def works(door: Door) -> bool:
-    """Whether there is a call that works, to be spoilt."""
+def open_(door: Door) -> bool:
+    """Whether it can be tried: for a method there must be an object."""
     with quietly(), contextlib.suppress(Exception):
-        call(door)
+        if door.owner is not None:
+            instance(door.owner)
+        arguments(door)
         return True
     return False
 
@@ -91,8 +93,11 @@ def outcome(wrong: Call) -> str:
 
 def _in_their_own(error: Exception) -> bool:
     """Whether it is the error of a function that was given: such errors pass unchanged."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_TORCH)]
     return frames[-1].name == "<lambda>" and Path(frames[-1].filename).parent == Path(__file__).parent
+
+
+_TORCH = str(Path(torch.__file__).parent)
 
 
 class TooLongError(Exception):
@@ -130,11 +135,11 @@ def quietly() -> Iterator[None]:
 
 
 def sample(calls: list[Call], count: int, seed: int = 0) -> Iterator[Call]:
-    """Some of the calls at random, of doors that have an example."""
+    """Some of the calls at random, of doors that can be tried."""
     known: dict[str, bool] = {}
     for wrong in random.Random(seed).sample(calls, len(calls)):
         if wrong.door.name not in known:
-            known[wrong.door.name] = works(wrong.door)
+            known[wrong.door.name] = open_(wrong.door)
         if known[wrong.door.name]:
             yield wrong
             count -= 1

@@ -95,7 +95,7 @@ def test_follows_the_formulas() -> None:
 def test_entries_take_steps_of_adam() -> None:
     """One second moment per entry: Adam with a learning rate relative to the size of the kernel."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 2)).double()
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 2)).double()
     plain = copy.deepcopy(module)
     kernel = module[0].weight.detach().square().mean().sqrt().item()
     optimiser = RelativeStep(module, centring=False, limit=0.03)  # so that ρ stays at 0.015
@@ -113,6 +113,21 @@ def test_entries_take_steps_of_adam() -> None:
         adam.step()
         dense.step()
     assert close(module.parameters(), plain.parameters(), 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "dense"),
+        (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), "dense"),
+        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)), "entries"),
+        (nn.TransformerEncoderLayer(8, 2, 16), "entries"),
+        (nn.MultiheadAttention(8, 2, kdim=4), "entries"),
+    ],
+)
+def test_linear_layers_of_networks_of_tokens_go_by_entries(module: nn.Module, kind: str) -> None:
+    linear = [group for group in parameter_groups(module) if group.get("layers")]
+    assert linear and {group["kind"] for group in linear} == {kind}
 
 
 def test_size_of_the_loss_does_not_matter() -> None:
@@ -171,6 +186,34 @@ def test_no_step_exceeds_the_limit_shared_by_all_layers() -> None:
     assert optimiser.relative_size <= 1 / 20 + 1e-7
 
 
+@pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (16, 0.015), (50, 0.005)])
+def test_deep_networks_begin_with_shorter_steps(layers: int, first: float) -> None:
+    module = nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
+    optimiser = RelativeStep(module)
+    steps(module, (randn(8, 9, 3), randn(9, 9, 3)), 1, optimiser)  # the first estimate is that of no distance
+    assert optimiser.relative_size == pytest.approx(first)
+
+
+@pytest.mark.parametrize("build", [network, convolutional])
+def test_a_retreat_begins_anew_from_the_average_with_half_the_sizes(build: Callable[[], nn.Sequential]) -> None:
+    module, data = build(), DATA if build is network else PICTURES
+    optimiser = RelativeStep(module)
+    steps(module, data, 12, optimiser)
+    optimiser.swap_average()
+    (anew := build()).load_state_dict(module.state_dict())
+    optimiser.swap_average()
+    optimiser.retreat()
+    assert close(module.parameters(), anew.parameters(), 0)
+    fresh = RelativeStep(anew, start=0.015 / 2, limit=1 / 2)
+    fresh._arrange()
+    fresh.state["all parameters"]["units"].copy_(optimiser.state["all parameters"]["units"])  # of the first weights
+    assert close(steps(anew, data, 20, fresh), steps(module, data, 20, optimiser), 0)
+    (resumed := build()).load_state_dict(module.state_dict())
+    saved = RelativeStep(resumed)  # smaller sizes are saved
+    saved.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    assert close(steps(resumed, data, 20, saved), steps(module, data, 20, optimiser), 0)
+
+
 # -- what parameters are ----------------------------------------------------------------------------------------------
 
 
@@ -215,7 +258,8 @@ def test_groups_of_modules() -> None:
     groups = parameter_groups(module)
     kinds = [(group["kind"], len(group["params"]), group.get("layers", 0)) for group in groups]
     assert kinds == [
-        ("dense", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0), ("dense", 2, 1), ("dense", 2, 1),
+        ("entries", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0),
+        ("entries", 2, 1), ("entries", 2, 1),
     ]  # fmt: skip
     owned = [id(p) for group in groups for p in group["params"]]
     assert len(owned) == len(set(owned)) == sum(p.requires_grad for p in module.parameters())

@@ -199,6 +199,27 @@ def test_first_steps_from_a_fitted_start_are_short() -> None:
     assert rates == pytest.approx([left_over * (k + 1) ** 0.5 for k in range(4)], rel=0.1)
 
 
+def test_steps_that_are_too_long_are_halved() -> None:
+    """Losses far above those of the start lead back to the average; a resumed run goes the same way."""
+
+    def begun() -> TrainStep:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[part for _ in range(12) for part in (nn.Linear(5, 5), nn.ReLU())], nn.Linear(5, 3))
+        work = Work(model, SquaredError(), as_batches((Y, X), batch_size=20), lambda count: 1.0)
+        return SweepDescent(partial(tl.RelativeStep, lr=20.0), "constant").init(work)
+
+    step, losses, retreats, saved = begun(), [], [], {}
+    for k in range(100):
+        tensors, numbers = step.state_dict()
+        saved[k] = {name: tensor.clone() for name, tensor in tensors.items()}, numbers
+        losses.append(step.step())
+        retreats.append(step.optimiser.state["all parameters"]["retreats"])  # type: ignore[attr-defined]
+    assert retreats[-1] > 0 and max(losses[-20:]) < losses[0] < 3 * losses[0] < max(losses)
+    resumed, first = begun(), retreats.index(1)
+    resumed.load_state_dict(saved[first - 3])  # while losses explode
+    assert [resumed.step() for _ in range(20)] == losses[first - 3 :][:20]
+
+
 class SignDescent(TrainMethod):
     """A method of one's own: steps along the signs of the gradient."""
 

@@ -132,7 +132,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "solver": ({"solver": 3}, "train solver: expected a solver.*got int"),
     "lifting": ({"lifting": "bregman"}, r"train lifting: expected a lifting such as Bregman\(\), got str"),
     "lifting class": ({"lifting": Bregman}, "train lifting"),
-    "loss": ({"loss": nn.MSELoss()}, r"train loss: expected a loss such as SquaredError\(\), got MSELoss"),
+    "loss": ({"loss": nn.MSELoss}, r"train loss: expected a loss such as SquaredError\(\).*the class MSELoss"),
     "loss of labels": ({"loss": CrossEntropy()}, "train data: target: expected integer labels, got torch.float32"),
     "seed": ({"seed": -1}, "train seed: expected a whole number >= 0"),
     "patience": ({"patience": 3}, "train patience: expected validation data to watch, got none"),

@@ -8,6 +8,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from torchlift.core.checks import check_size
+
 if TYPE_CHECKING:
     import rich.progress
     from rich.console import Console
@@ -83,6 +85,9 @@ class Progress:
             numbers: such as objective, psnr, epoch, gap; each stays until it is
                 replaced. Narrow terminals leave out the last ones.
         """
+        if type(step) is not int or not (samples is None or type(samples) is int):  # the usual case makes no calls
+            step = check_size("Progress.update step", step, minimum=0)
+            samples = None if samples is None else check_size("Progress.update samples", samples, minimum=0)
         phase = self._phase
         if phase is None:
             return

@@ -27,21 +27,36 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape
-from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
+from torchlift.core.errors import (
+    DataError,
+    InvalidTypeError,
+    InvalidValueError,
+    TorchliftError,
+    did_you_mean,
+    invalid_type,
+    message,
+)
 from torchlift.core.solution import StepFailure
 
-_compiling = torch.compiler.is_compiling
+_compiling, _frame = torch.compiler.is_dynamo_compiling, sys._getframe
 _OURS, _INSIDE = "torchlift", "torchlift."
-#: Where only constructors are checked: the methods are called in every step of a loop.
-_LOOPS = (
-    "torchlift.sweeps",
-    "torchlift.data",
-    "torchlift.training",
-    "torchlift.core.progress",
-    "torchlift.functions.losses",
+_TRUSTED: set[str] = set()  # our own modules that have called before
+#: What every training step calls: it checks by itself what it is given, or calls `explain` where it fails.
+EVERY_STEP = (
+    "Centring.heard",
+    "Centring.take",
+    "CrossEntropy.mean",
+    "GradientMethod.differentiate",
+    "Loss.mean",
+    "Perturbation.response",
+    "Progress.update",
+    "RelativeStep.step",
+    "SquaredError.mean",
+    "SweepDescent.by_form",
+    "SweepDescent.gradients",
+    "TensorBatches.batch",
+    "sweeping.__init__",
 )
-#: Classes there of which every step makes an object.
-_EVERY_STEP = ("Batch", "sweeping")
 _SILENT = ("torch", "numpy", "functools", "contextlib", "dataclasses", "copy", "pathlib")
 _OWN_WORDS = (TorchliftError, StepFailure, torch.OutOfMemoryError, MemoryError, RecursionError, Warning, StopIteration)
 _WORDS = {
@@ -80,9 +95,7 @@ def _check_methods(owner: type) -> None:
         function = member.__func__ if kind else member
         if name.startswith("_") and name not in ("__init__", "__call__", "__new__"):
             continue
-        if owner.__module__.startswith(_LOOPS) and (
-            name not in ("__init__", "__new__") or owner.__name__ in _EVERY_STEP
-        ):
+        if f"{owner.__name__}.{name}" in EVERY_STEP:
             continue
         if inspect.isfunction(function) and (kind or _has_arguments(function)):
             if hasattr(function, "checks_calls") or getattr(function, "__isabstractmethod__", False):
@@ -104,24 +117,43 @@ def _has_arguments(method: types.FunctionType) -> bool:
 def _checked(function: Any, where: str, *, method: bool = False) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or (caller := sys._getframe(1).f_globals.get("__name__", "")).startswith(_INSIDE):
+        if _compiling() or _frame(1).f_globals.get("__name__") in _TRUSTED:  # solvers call in every step: a short way
             return function(*args, **kwargs)
+        caller = str(_frame(1).f_globals.get("__name__", ""))
+        if caller.startswith(_INSIDE):
+            _TRUSTED.add(caller)
         try:
             result = function(*args, **kwargs)
         except _OWN_WORDS:
             raise
         except Exception as error:
-            if _from_outside(sys._getframe(1)):
+            if _from_outside(_frame(1)):
                 _compare(function, where, args, kwargs, method)
                 if _in_our_lines(error):
                     _explain(function, where, args, kwargs, error)
             raise
-        if caller.partition(".")[0] not in _SILENT:  # torch calls forward passes too often for comparisons
+        if caller.partition(".")[0] not in (_OURS, *_SILENT):  # torch calls forward passes too often for comparisons
             _compare(function, where, args, kwargs, method)
         return result
 
     vars(call)["checks_calls"] = True
     return call
+
+
+def explain(error: Exception) -> None:
+    """For the `except` of a method that is not wrapped: raise an error that says what came, where we know it."""
+    frame = _frame(1)
+    if isinstance(error, _OWN_WORDS) or not _from_outside(frame.f_back):
+        return
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    values = {name: frame.f_locals[name] for name in names}
+    owner = values[names[0]]
+    function = getattr(type(owner), code.co_name)
+    where = f"{type(owner).__name__}.{code.co_name}"
+    _compare(function, where, (), values, method=True)
+    if _in_our_lines(error):
+        _explain(function, where, (), values, error)
 
 
 def _from_outside(frame: types.FrameType | None) -> bool:
@@ -197,7 +229,9 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
     try:
         given = _signature(function)[0].bind(*args, **kwargs).arguments
     except TypeError:
-        raise error from None
+        unknown = [name for name in kwargs if name not in (known := inspect.signature(function).parameters)]
+        hint = did_you_mean(unknown[0], known) if unknown else ""
+        raise InvalidTypeError(message(where, _way_to_call(function, where), str(error), hint)) from None
     if isinstance(error, OSError):
         paths = [value for value in given.values() if isinstance(value, str | os.PathLike)]
         if not paths or error.filename is None:
@@ -206,6 +240,14 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
     came = ", ".join(f"{name} {_shown(value)}" for name, value in given.items() if name != "self")
     reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no words'])[0]}"
     raise InvalidValueError(message(where, "arguments that fit together", came, f"It ends in {reason}")) from error
+
+
+def _way_to_call(function: Any, where: str) -> str:
+    """Its name and its arguments, without those that are options."""
+    named = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+    options = [each for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty]
+    names = [each.name for each in named if each not in options]
+    return f"{where.rpartition('.')[2]}({', '.join([*names, '…'] if options else names)})"
 
 
 def _shown(value: object) -> str:
@@ -260,6 +302,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
         return _fits_in_order(value, inner, origin) or (hint == Shape and fits(value, int))
     if origin is not None and issubclass(origin, Iterable):
+        if isinstance(value, np.ndarray):
+            return all(fits(each, inner[0]) for each in value) if inner and value.ndim else False
         return isinstance(value, origin) and not isinstance(value, str | bytes)
     kind = origin or hint
     if getattr(kind, "_is_protocol", False):

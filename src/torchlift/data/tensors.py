@@ -78,7 +78,8 @@ def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
     context = data.context
     if context is not None:
         context = map_context(context, lambda tensor: tensor.index_select(0, chosen))
-    return Batch(data.y.index_select(0, chosen), data.x.index_select(0, chosen), context)
+    batch = (data.y.index_select(0, chosen), data.x.index_select(0, chosen), context)
+    return Batch._make(batch)  # past the checks of the constructor, on the path of every step
 
 
 def parts(data: Batch, size: int) -> Iterator[Batch]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.networks.base import Network
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
+from torchlift.networks.recompute import Iterative
 from torchlift.networks.unrolled import Positive, Tied
 from torchlift.operators import Context, Conv2d, Identity, LinearOperator, Scaled, cosine_filters, filter_norm
 from torchlift.operators.geometry import check_image_shape
@@ -26,7 +26,7 @@ D = TypeVar("D", bound="Denoiser")
 GRID = 64
 
 
-class Denoiser(Network):
+class Denoiser(Iterative):
     """What the denoisers share: one filter bank D_j and one threshold per filter in every iteration.
 
     Convolutions have zero padding. The filters start as cosine waves, without the mean; more filters than there are
@@ -73,7 +73,7 @@ class Denoiser(Network):
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
         """N(y) for images (B, C, H, W) of any size."""
         if y.ndim == 4 and tuple(y.shape[1:]) != self.in_shape:
-            return self.for_images((y.shape[1], y.shape[2], y.shape[3])).states(y, context).output
+            return self.for_images((y.shape[1], y.shape[2], y.shape[3]))(y, context)
         return super().forward(y, context)
 
     def prox(self, x: Tensor, step: Tensor) -> Tensor:

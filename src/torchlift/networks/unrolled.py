@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import Shape, check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.networks.base import Network
+from torchlift.networks.recompute import Iterative
 from torchlift.operators import Context, Dense, LinearOperator, OperatorStack, Reshape
 from torchlift.operators.physics import is_physics, physics_operator
 
@@ -61,7 +61,7 @@ class Tied(nn.Module):
         return operators if len(operators) == count else operators * count
 
 
-class Unrolled(Network):
+class Unrolled(Iterative):
     """An algorithm for y = Hx with a fixed number of iterations; it keeps H in `physics`."""
 
     physics: OperatorStack

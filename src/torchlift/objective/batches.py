@@ -12,6 +12,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.data import Batch, Batches
+from torchlift.objective.error_problem import problem_class
 from torchlift.objective.latent_cache import LatentCache
 from torchlift.objective.objective import Objective
 from torchlift.objective.problem import NetworkParameters, Split, TrainingProblem
@@ -91,7 +92,7 @@ class TrainingBatches(StochasticProblem):
     def problem(self, count: int, batch: Batch) -> TrainingProblem:
         """The problem of batch number `count`."""
         y, x, context = batch
-        return TrainingProblem(self.objective, y, x, split=self.split, context=context)
+        return problem_class(self.objective)(self.objective, y, x, split=self.split, context=context)
 
     def finish(self, count: int, problem: Problem, point: Point) -> None:
         if self.cache is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torchlift.core.checks import check_batch, check_like, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.regularisers import Regulariser
-from torchlift.liftings import Bregman, Lifting
+from torchlift.liftings import Bregman, Classical, Lifting
 from torchlift.networks import Network
 from torchlift.objective import combined, free_energy
 from torchlift.objective.clamp import clamped
@@ -36,6 +36,7 @@ from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 
 T = TypeVar("T")
+CoordinateKind: TypeAlias = Literal["states", "errors"]
 
 
 class Objective:
@@ -52,6 +53,8 @@ class Objective:
         engine: "auto", "stacked" or "general".
         state_dtype: dtype in which lifted variables are stored; computations
             keep the dtype of the network.
+        coordinates: what solvers move: "states" z, or "errors" e = z − σ(W u + b), by which the loss reaches all
+            layers in one evaluation; see `ErrorProblem`. Values and gradients of this class are in z in any case.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Objective:
         parameters: Mapping[str, Regulariser] | None = None,
         engine: str = "auto",
         state_dtype: torch.dtype | None = None,
+        coordinates: CoordinateKind = "states",
     ) -> None:
         self.network = _instance("Objective network", network, Network)
         self.lifting: Lifting = _instance("Objective lifting", Bregman() if lifting is None else lifting, Lifting)
@@ -87,6 +91,11 @@ class Objective:
         """The engine of the free energy; None unless the lifting is contrastive."""
         self.state_regularisers = self._on_states(states)
         self.parameter_regularisers = self._on_parameters(parameters or {})
+        self.coordinates: CoordinateKind = coordinates
+        if coordinates not in ("states", "errors"):
+            invalid_value("Objective coordinates", "'states' or 'errors'", repr(coordinates))
+        if coordinates == "errors":
+            self._check_errors()
 
     # -- lifted variables ---------------------------------------------------------------------------------------------
 
@@ -255,6 +264,22 @@ class Objective:
             _instance(f"regulariser of layer {layer}", regulariser, Regulariser)
             combined.check(self.lifting, activations[layer - 1], regulariser, layer)
         return table
+
+    def _check_errors(self) -> None:
+        """Refuse what error coordinates cannot hold."""
+        where, lifting = "coordinates='errors'", self.lifting
+        if lifting.hard or lifting.contrastive:
+            invalid_value(where, "a lifting with free states", type(lifting).__name__, "Use Bregman or MACQP.")
+        if isinstance(lifting, Classical) and set(self.engine.setting.weights) != {1.0}:
+            hint = "Use mu=1, or Bregman, which σ(v) minimises for every weight."
+            invalid_value(where, "a lifting that σ(v) minimises", f"Classical with mu={lifting.mu}", hint)
+        if self.coupling is not None:
+            hint = "Leave coupling out: z then moves u, and with it all later layers."
+            invalid_value(where, "the hard coupling M u = V z", f"coupling={self.coupling:g}", hint)
+        for layer, regulariser in self.state_regularisers.items():
+            if not regulariser.smooth:
+                got = f"{type(regulariser).__name__} on layer {layer}"
+                invalid_value(where, "smooth regularisers on lifted variables", got, "Try Ridge.")
 
     def _on_parameters(self, patterns: Mapping[str, Regulariser]) -> dict[str, Regulariser]:
         names = [name for name, _ in self.network.named_parameters()]

@@ -249,7 +249,7 @@ class TrainingProblem(Problem):
             loaded = self._loaded.get(block)
             if loaded is not None and same_tensors(loaded, tensors):
                 continue
-            _copy(tensors, self._tensors(self._states, block))
+            copy_into(tensors, self._tensors(self._states, block))
             self._loaded[block] = tensors
         self.coordinates.load(self._held(point), self._states)
 
@@ -285,14 +285,17 @@ class NetworkParameters:
 
     def load(self, tensors: tuple[Tensor, ...]) -> None:
         """Put tensors, in the order of `names`, into the network."""
-        if self._tensors is not None and same_tensors(self._tensors, tensors) and self._untouched():
+        if self.holds(tensors):
             return
         targets = self._targets()
-        _copy(tensors, targets)
+        copy_into(tensors, targets)
         self._tensors = tensors
         self._written = [(tensor, tensor._version) for tensor in (*targets, *tensors)]
 
-    def _untouched(self) -> bool:
+    def holds(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether the network has these tensors already."""
+        if self._tensors is None or not same_tensors(self._tensors, tensors):
+            return False
         return all(tensor._version == version for tensor, version in self._written)
 
     def _targets(self) -> list[Tensor]:
@@ -300,7 +303,8 @@ class NetworkParameters:
 
 
 @torch.no_grad()
-def _copy(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+def copy_into(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    """Write tensors over others, one by one."""
     for tensor, target in zip(tensors, targets, strict=True):
         target.copy_(tensor)
 

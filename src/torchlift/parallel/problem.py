@@ -16,6 +16,7 @@ from torchlift.io import ShardedTensor
 from torchlift.objective import Objective, Report, TrainingBatches, TrainingProblem
 from torchlift.objective.bounds import block_norms, coupled_bound, state_bound
 from torchlift.objective.engine import Layout, States
+from torchlift.objective.error_problem import problem_class
 from torchlift.objective.initial import coupled, initialise
 from torchlift.objective.parameters import can_minimise
 from torchlift.objective.problem import (
@@ -46,7 +47,7 @@ def training_problem(objective: Objective, batches: Batches, mesh: Mesh, *, spli
     """
     if mesh.size == 1:
         y, x, context = batches.batch(0)
-        return TrainingProblem(objective, y, x, split=split, context=context)
+        return problem_class(objective)(objective, y, x, split=split, context=context)
     sharded = ShardedBatches(batches, mesh)
     y, x, context = sharded.batch(0)
     stage = stage_of(objective, mesh)
@@ -177,6 +178,15 @@ class ShardedProblem(TrainingProblem):
     def publish(self, point: Point) -> None:
         super().publish(point)
         self.stage.publish(point["parameters"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """By the layers of the whole network, so that those of different processes never share a name."""
+        sharded = {}
+        for name, tensor in super().state_dict().items():
+            row, _, rest = name.partition(".")
+            written = self.mesh.data_rank == 0  # the others along the data have copies
+            sharded[f"{int(row) + self.stage.first}.{rest}"] = ShardedTensor.whole(tensor, written)
+        return sharded
 
     # -- values -------------------------------------------------------------------------------------------------------
 

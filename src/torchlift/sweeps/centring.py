@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.signatures import explain
 from torchlift.networks.dense_chain import follow
 from torchlift.sweeps.activation import plain_functions
 from torchlift.sweeps.orthogonal import Factors, many_outputs, widest
@@ -230,9 +231,13 @@ class Centring:
 
     def heard(self, known: _Sum, layer: int, u: Tensor) -> bool:
         """An input of a layer; returns whether its signal is asked for."""
-        self._sums[id(known)] = known
-        known.add(layer, u)
-        return known.follows(u)
+        try:
+            known.add(layer, u)
+            self._sums[id(known)] = known
+            return known.follows(u)
+        except Exception as error:
+            explain(error)
+            raise
 
     def answered(self, known: _Sum, layer: int, u: Tensor, r: Tensor) -> None:
         """The signal that came back to a layer, from the pass with input u."""

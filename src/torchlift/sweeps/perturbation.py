@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import hardtanh_
 
 from torchlift.core.checks import check_number, check_positive
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.signatures import explain
 
 #: Features of each sample that statistics look at, and from how many on they leave some out.
 FEATURES, MANY = 64, 1024
@@ -94,23 +95,29 @@ class Perturbation:
             mean: makes statistics those of all processes; None for one process.
             host: whether numbers may be read, which transforms of torch.func do not allow.
         """
-        host = host and v.device.type == "cpu" and not torch.compiler.is_compiling()
-        if self.fixed is not None:
-            size = self.fixed if host else torch.full((), self.fixed, dtype=_compute_dtype(v), device=v.device)
-            return _difference(sigma, v, g, size), self.fixed
-        if not host:
-            size = self._size_on_device(sigma, v, g, mean)
-            return _difference(sigma, v, g, size), size
-        square_v, square_g = _square(_some(v)), _square(_some(g))
-        if mean is not None:
-            square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
-        number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
-        number = max(number, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
-        residual = _difference(sigma, v, g, number)
-        if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
-            number *= self._multiplier(sigma, v, g, number, mean)
+        try:
+            if type(host) is not bool:
+                invalid_type("Perturbation.response host", "True or False", host)
+            host = host and v.device.type == "cpu" and not torch.compiler.is_compiling()
+            if self.fixed is not None:
+                size = self.fixed if host else torch.full((), self.fixed, dtype=_compute_dtype(v), device=v.device)
+                return _difference(sigma, v, g, size), self.fixed
+            if not host:
+                size = self._size_on_device(sigma, v, g, mean)
+                return _difference(sigma, v, g, size), size
+            square_v, square_g = _square(_some(v)), _square(_some(g))
+            if mean is not None:
+                square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
+            number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
+            number = max(number, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
             residual = _difference(sigma, v, g, number)
-        return residual, number
+            if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
+                number *= self._multiplier(sigma, v, g, number, mean)
+                residual = _difference(sigma, v, g, number)
+            return residual, number
+        except Exception as error:
+            explain(error)
+            raise
 
     # -- where the host may look at numbers ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.signatures import explain
 from torchlift.sweeps.centring import SMALL, Centring, Mean
 from torchlift.sweeps.orthogonal import ALIKE, orthogonalise
 from torchlift.sweeps.parameter_groups import parameter_groups
@@ -23,6 +24,8 @@ FLOOR = 1e-4
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 #: Steps between two updates of the average, which cost as much as a tenth of a step.
 AVERAGE_EVERY = 5
+#: Sum of the first ρ over the layers: deeper networks begin with shorter steps, whose effects multiply.
+FIRST_SUM = 0.25
 
 #: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
 LOGARITHMS = 12.0
@@ -83,7 +86,7 @@ class RelativeStep(torch.optim.Optimizer):
         params: a module, whose layers say what their parameters are; or groups as `parameter_groups` describes them,
             or plain tensors, which then count as entries and are not centred.
         lr: γ.
-        start: the first ρ, and the least.
+        start: the first ρ, and the least; in networks of more than 16 layers 1/4 divided by their number.
         limit: the largest sum of ρ over the layers. One step can then change what the whole network amplifies by a
             factor e^limit at most; where layers are dead the estimate would grow without end. A network counts as two
             layers or more.
@@ -126,6 +129,8 @@ class RelativeStep(torch.optim.Optimizer):
         groups: Any = params if module is None else parameter_groups(module)
         self.mean_inputs: Callable[[list[Mean]], None] | None = None
         """Makes mean inputs those of all processes that share a batch; None where the whole batch is here."""
+        self.averaging = True
+        """Whether parameters take part in the average: False while the loss says that they had better not."""
         self._parts: list[_Part] | None = None
         self._places: dict[int, tuple[_Part, int]] = {}
         self._most = 0.5
@@ -153,8 +158,12 @@ class RelativeStep(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            try:
+                with torch.enable_grad():
+                    loss = closure()
+            except TypeError as error:
+                explain(error)
+                raise
         parts = self._parts or self._arrange()
         self._listen(parts)
         own = self.state[_ALL]
@@ -174,9 +183,29 @@ class RelativeStep(torch.optim.Optimizer):
             move(part, gradients, roots, own)
         if estimating:
             self._lengthen(terms, own)
-        if self.average and count % AVERAGE_EVERY == 0:
+        if self.average and self.averaging and count % AVERAGE_EVERY == 0:
             self._update_average(parts, count)
         return loss
+
+    @torch.no_grad()
+    def retreat(self) -> None:
+        """Begin anew from the average, the first and the largest ρ halved: after steps that were too long.
+
+        What long steps led to is forgotten: momentum, sizes of gradients and the estimate of the distance.
+        """
+        parts, own = self._parts or self._arrange(), self.state[_ALL]
+        for part in parts:
+            for entry in part.entries:
+                state = self.state[entry.tensor]
+                entry.tensor.copy_(state.get("average", entry.tensor))
+                state["origin"].copy_(entry.some(entry.tensor))
+                for name in ("momentum", "total", "second"):
+                    if name in state:
+                        state[name].zero_()
+        for name in ("gain", "second", "peak"):
+            own[name].zero_()
+        own["count"], own["estimates"], own["retreats"] = 0, 0, own["retreats"] + 1
+        own["rho"] = torch.full_like(own["rho"], self._bound_sizes(own["retreats"]))
 
     @torch.no_grad()
     def swap_average(self) -> None:
@@ -203,11 +232,11 @@ class RelativeStep(torch.optim.Optimizer):
                 self._start(entry)
         first, rows = entries[0].tensor, entries[-1].rows.stop
         reference = torch.zeros((), dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)
-        self._most = self.limit / max(sum(group["layers"] for group in self.param_groups), 2)
+        first_size = self._bound_sizes(self.state[_ALL].get("retreats", 0) if _ALL in self.state else 0)
         if _ALL not in self.state:
             zeros = reference.new_zeros(rows)
             self.state[_ALL] = {
-                "count": 0, "estimates": 0, "rho": torch.full_like(reference, min(self.start, self._most)),
+                "count": 0, "estimates": 0, "retreats": 0, "rho": torch.full_like(reference, first_size),
                 "gain": reference.clone(), "second": zeros, "peak": zeros.clone(),
                 "units": _units(entries).to(zeros),
             }  # fmt: skip
@@ -219,11 +248,18 @@ class RelativeStep(torch.optim.Optimizer):
             hint = "It keeps other numbers now: begin anew from the parameters."
             invalid_value("RelativeStep state", "one of this version", "one of an earlier version", hint)
         own = self.state[_ALL]
+        own.setdefault("retreats", 0)  # which earlier versions did not count
         for name in ("rho", "gain", *_VECTORS):
             own[name] = own[name].to(reference)
         self._parts = [_Part(bundle, self.state, own) for bundle in _bundles(entries)]
         self._places = {id(tensor): (part, i) for part in self._parts for i, tensor in enumerate(part.tensors)}
         return self._parts
+
+    def _bound_sizes(self, retreats: int) -> float:
+        """Set the largest ρ, after so many retreats; returns the first."""
+        layers = max(sum(group["layers"] for group in self.param_groups), 2)
+        self._most = self.limit / layers * 0.5**retreats
+        return min(min(self.start, FIRST_SUM / layers) * 0.5**retreats, self._most)
 
     def _start(self, entry: _Entry) -> None:
         rows = entry.some(entry.tensor.detach())

@@ -65,10 +65,16 @@ class sweeping(TorchFunctionMode):
         self.perturbation = Perturbation() if perturbation is None else perturbation
         if not isinstance(self.perturbation, Perturbation):
             invalid_type("sweeping perturbation", "a Perturbation", perturbation)
-        self.also = frozenset(also)
-        for function in self.also:
+        functions = "functions such as torch.nn.functional.gelu"
+        if isinstance(also, str | bytes | Tensor) or not isinstance(also, Iterable):
+            invalid_type("sweeping also", f"a sequence of {functions}", also)
+        also = tuple(also)
+        for function in also:
             if not callable(function):
-                invalid_type("sweeping also", "functions such as torch.nn.functional.gelu", function)
+                invalid_type("sweeping also", functions, function)
+        self.also = frozenset(also)
+        if mean is not None and not (callable(mean) and not isinstance(mean, type)):
+            invalid_type("sweeping mean", "a function of a tensor or None", mean)
         self.mean = mean
 
     def __enter__(self) -> sweeping:

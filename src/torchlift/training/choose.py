@@ -34,7 +34,7 @@ FEWEST = 40
 CANDIDATE = 8
 #: Another start must leave at most this part of the held-out loss of the given one.
 WORTH = 0.98
-#: Weights with dead layers are kept only where they leave at most this part of the loss of the best constant answer.
+#: Where layers are dead, a start other than LSUV must leave at most this part of the loss of the best constant answer.
 RESPONDS = 0.9
 
 AS_GIVEN = "as given"
@@ -113,9 +113,10 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     - Otherwise these are compared by their loss on held-out samples, each after
       the same short run where the trial has one: the given weights; LSUV where
       layers are dead; "layer-wise"; "identity" and "identity-fit" where the input
-      can be handed on. Given weights with dead layers take part only where they
-      are clearly better than any constant answer, such as in a network that adds
-      a weak branch to its input. Ties go to the given weights, or else to LSUV.
+      can be handed on. Where layers are dead, other starts than LSUV take part
+      only where they are clearly better than any constant answer, which shows
+      nothing: such as the given weights of a network that adds a weak branch to
+      its input. Ties go to the given weights, or else to LSUV.
       Where the budget is too small for a comparison, dead layers of chains are
       revived by LSUV, and all other weights kept.
     """
@@ -160,7 +161,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         with torch.random.fork_rng(devices=()):
             losses[name] = _loss_after(candidate, trial, seen, unseen, len(names))
         assert trial.loss is not None  # or there would be one name only
-        if dead and name == AS_GIVEN and not losses[name] < RESPONDS * constant_loss(trial.loss, seen.x, unseen.x):
+        alternative = name == AS_GIVEN or best is not None
+        if dead and alternative and not losses[name] < RESPONDS * constant_loss(trial.loss, seen.x, unseen.x):
             continue
         factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
         if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):

@@ -48,6 +48,7 @@ def configuration(
             {name: _text(value) for name, value in vars(phase).items() if name not in LENGTHS} for phase in phases
         ],
         **{name: _text(getattr(options, name)) for name in TERMS},
+        **({} if options.coordinates == "states" else {"coordinates": options.coordinates}),  # records have no more
         "samples": batches[0].samples if batches[0].sized else None,
         "data": _digest(batches[0]),
         "batch sizes": [source.batch_size for source in batches],

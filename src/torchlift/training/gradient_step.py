@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
+from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
@@ -45,6 +46,12 @@ Anneal = Literal["cosine", "linear", "constant"]
 
 #: A start counts as fitted where it leaves at most this part of the loss of the best constant answer.
 FITTED = 0.9
+#: Steps were too long where losses of late are so many times those of the start and of the best constant answer; the
+#: weight of the past among them; no loss counts for more than so many times that: a few are needed.
+EXPLODED, RECENT, OUTLIER = 3.0, 0.9, 2.0
+
+
+_FORMS = (DenseForm, ModuleChain, type(None))
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class GradientMethod(TrainMethod):
     #: Whether modules that are a chain of dense layers may be evaluated as one.
     closed_forms: ClassVar[bool] = False
 
-    optimiser: Callable[..., torch.optim.Optimizer] = RelativeStep
+    optimiser: Callable[[Any], torch.optim.Optimizer] = RelativeStep
     anneal: Anneal | None = None
     centring: bool = False
     stages: int = field(default=1, kw_only=True, repr=False)  # as little a setting of a run as its mesh
@@ -117,23 +124,29 @@ class GradientMethod(TrainMethod):
         Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
         network have the size that they have on one process.
         """
-        y, x, context = batch
+        try:
+            y, x, context = batch
+            if not isinstance(form, _FORMS):
+                invalid_type("differentiate form", "a DenseForm, a ModuleChain or None", form)
 
-        def loss_of(output: Tensor) -> Tensor:
-            if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
-                work.loss.check(tuple(output.shape), x, values=False)
-            loss = work.loss.mean(output, x)
-            return loss if shard.whole else loss * shard.scale
+            def loss_of(output: Tensor) -> Tensor:
+                if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
+                    work.loss.check(tuple(output.shape), x, values=False)
+                loss = work.loss.mean(output, x)
+                return loss if shard.whole else loss * shard.scale
 
-        if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
-            return known
-        _clear(work.network)
-        with self.gradients(work, shard):
-            arguments = (y,) if context is None else (y, context)
-            output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
-            loss = loss_of(output)
-        loss.backward()
-        return loss.detach(), output.detach()
+            if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
+                return known
+            _clear(work.network)
+            with self.gradients(work, shard):
+                arguments = (y,) if context is None else (y, context)
+                output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
+                loss = loss_of(output)
+            loss.backward()
+            return loss.detach(), output.detach()
+        except Exception as error:
+            explain(error)
+            raise
 
     def by_form(
         self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
@@ -160,19 +173,27 @@ class SweepDescent(GradientMethod):
     perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
 
     def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
+        if not isinstance(work, Work):
+            invalid_type("SweepDescent.gradients work", "a Work", work)
+        if not isinstance(shard, Shard):
+            invalid_type("SweepDescent.gradients shard", "a Shard", shard)
         return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
 
     def by_form(
         self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        mean = None if shard.whole else shard.mean
-        if isinstance(form, ModuleChain):
-            _clear(form.module)
-            output = form(y, sweeping(self.perturbation, mean=mean))
-            value = loss(output)
-            value.backward()
-            return value.detach(), output.detach()
-        return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
+        try:
+            mean = None if shard.whole else shard.mean
+            if isinstance(form, ModuleChain):
+                _clear(form.module)
+                output = form(y, sweeping(self.perturbation, mean=mean))
+                value = loss(output)
+                value.backward()
+                return value.detach(), output.detach()
+            return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
+        except Exception as error:
+            explain(error)
+            raise
 
 
 @dataclass(frozen=True)
@@ -256,7 +277,9 @@ class GradientStep(TrainStep):
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
         self._count, self._averaged = 0, False
-        self._left_over, self._gentle = 1.0, work.gentle and isinstance(self.optimiser, RelativeStep)
+        self._left_over, self._gentle = 1.0, work.gentle
+        self._recent, self._ceiling = 0.0, 0.0
+        """The mean loss of late, and the one beyond which steps were too long; 0 where none is known."""
 
     @property
     def count(self) -> int:
@@ -282,9 +305,10 @@ class GradientStep(TrainStep):
             values.append(float(loss))
             if not math.isfinite(values[0]):  # a line search may well try points where it is not
                 raise StepFailure(Result.NOT_FINITE, f"the loss is {values[0]}{_where(shard, output)}")
-            if self._count == 0 and self._gentle and batch is not None:
-                self._left_over = self._part_left_over(values[0], batch, shard)
-                self._set_rates()
+            if isinstance(self.optimiser, RelativeStep):
+                if self._count == 0 and batch is not None:
+                    self._look_at_start(values[0], batch, shard)
+                self.optimiser.averaging = not 0 < self._ceiling < values[0]
             return loss
 
         self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -292,7 +316,16 @@ class GradientStep(TrainStep):
             for mean, before in lags:
                 mean.bias.sub_(mean.pull(mean.weight) - before)
         self._count += 1
+        if self._ceiling > 0:
+            self._look_after(values[0])
         return values[0]
+
+    def _look_after(self, loss: float) -> None:
+        """Where losses have exploded, begin anew from the average of the parameters with shorter steps."""
+        self._recent = RECENT * self._recent + (1 - RECENT) * min(loss, OUTLIER * self._ceiling)
+        if self._recent > self._ceiling and isinstance(self.optimiser, RelativeStep):
+            self.optimiser.retreat()
+            self._recent = 0.0
 
     def _set_rates(self) -> None:
         """Annealed; those of a fitted start, not to shake it, begin with the part that is left over.
@@ -304,12 +337,18 @@ class GradientStep(TrainStep):
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
-    def _part_left_over(self, loss: float, batch: Batch, shard: Shard) -> float:
-        """√(loss/loss of the best constant answer): the part of the targets that a fitted start leaves over; else 1."""
+    def _look_at_start(self, loss: float, batch: Batch, shard: Shard) -> None:
+        """Compare the first loss with that of the best constant answer.
+
+        √(loss/that) is the part of the targets that a fitted start leaves over; 1 for other starts.
+        """
         constant = torch.full((), constant_loss(self.work.loss, batch.x, batch.x), dtype=torch.float64)
         if not shard.whole:
             shard.mean_(constant)
-        return math.sqrt(loss / float(constant)) if 0 < loss < FITTED * float(constant) else 1.0
+        self._ceiling = EXPLODED * max(loss, float(constant))
+        if self._gentle and 0 < loss < FITTED * float(constant):
+            self._left_over = math.sqrt(loss / float(constant))
+            self._set_rates()
 
     def _draw(self) -> tuple[Batch, Shard]:
         """The batch of this step, and which of its samples are here."""
@@ -380,7 +419,9 @@ class GradientStep(TrainStep):
     def state_dict(self) -> StateDict:
         self.hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
-        numbers: dict[str, Number] = {"count": self.count, "left_over": self._left_over}
+        numbers: dict[str, Number] = {
+            "count": self.count, "left_over": self._left_over, "recent": self._recent, "ceiling": self._ceiling,
+        }  # fmt: skip
         for index, memory in self.optimiser.state_dict()["state"].items():
             for key, value in memory.items():
                 self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
@@ -407,6 +448,7 @@ class GradientStep(TrainStep):
         self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
         self._count, self._averaged = int(numbers["count"] or 0), False
         self._left_over = float(numbers.get("left_over") or 1.0)
+        self._recent, self._ceiling = (float(numbers.get(name) or 0.0) for name in ("recent", "ceiling"))
 
     def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
         if isinstance(value, list):  # L-BFGS has some

@@ -61,6 +61,11 @@ class LiftedDescent(TrainMethod):
         if work.mesh.layers > 1 and latents.start == "warm" and not work.full:
             hint = "Use states='forward', batch_size='full', or the axis data."
             invalid_value("mesh axis layers", "lifted variables that start anew in every batch", "states='warm'", hint)
+        if latents.coordinates == "errors" and work.mesh.size > 1:
+            hint = "Use one process, or coordinates='states'."
+            invalid_value(
+                "mesh", "one process for coordinates='errors', whose layers wait for each other", work.mesh, hint
+            )
         self.layout(work)
         _objective(work)
 
@@ -89,7 +94,8 @@ class LiftedDescent(TrainMethod):
         # After a forward pass all gaps are zero. The loss gradient propagates one layer per inner step, and a layer's
         # weights have a gradient only after that.
         depth: Any = work.network.depth
-        steps = 1 + int(depth) if work.latents.start == "forward" else 1
+        late = work.latents.start == "forward" and work.latents.coordinates == "states"
+        steps = 1 + int(depth) if late else 1
         return ImplicitStochasticGradient(inner=self.solver, inner_steps=steps)
 
 
@@ -102,6 +108,7 @@ def _objective(work: Work) -> Objective:
         coupling=latents.coupling,
         states=latents.regularisers,
         parameters=latents.parameter_regularisers,
+        coordinates=latents.coordinates,
     )
 
 

@@ -16,7 +16,7 @@ from torchlift.training.gradient_step import BackPropagation, ContrastiveDescent
 from torchlift.training.lifted_step import LiftedDescent
 from torchlift.training.step import TrainMethod
 
-SolverLike: TypeAlias = Solver[Any, Any] | TrainMethod | Callable[..., torch.optim.Optimizer]
+SolverLike: TypeAlias = Solver[Any, Any] | TrainMethod | Callable[[Any], torch.optim.Optimizer]
 """What `solver=` takes."""
 
 #: Methods without lifted variables of their own, by the kind of lifting that means them.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.regularisers import Regulariser
+from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class TrainOptions(RunOptions):
         coupling: ρ for C = ρ/2 ‖M u − V z‖² with u free; None for the hard constraint M u = V z.
         state_regularisers: on lifted variables: one for all layers, or {layer: regulariser} counted from 1.
         parameter_regularisers: {pattern: regulariser} for parameter names, such as {"*weight": Ridge(1e-4)}.
+        coordinates: what solvers of lifted variables move: "states" z, or "errors" e = z − σ(W u + b), by which the
+            loss reaches all layers in one evaluation; see `torchlift.objective.ErrorProblem`.
         mesh: "data=2,layers=2" shares the work among the processes of an initialised process group: samples along
             "data", layers along "layers" (of chains). The result is that of one process, up to rounding, and for sweeps
             and back-propagation along "layers" that of as many stages in one process; it is on every rank. Rank 0
@@ -100,12 +103,15 @@ class TrainOptions(RunOptions):
     coupling: float | None = None
     state_regularisers: Regulariser | Mapping[int, Regulariser] | None = None
     parameter_regularisers: Mapping[str, Regulariser] | None = None
+    coordinates: CoordinateKind = "states"
     mesh: str | Mesh | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.coupling is not None:
             check_positive("train coupling", self.coupling)
+        if self.coordinates not in ("states", "errors"):
+            invalid_value("train coordinates", "'states' or 'errors'", repr(self.coordinates))
         if self.parameter_regularisers is not None and not isinstance(self.parameter_regularisers, Mapping):
             hint = "Try {'*weight': Ridge(1e-4)}."
             given = self.parameter_regularisers

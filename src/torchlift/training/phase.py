@@ -128,7 +128,7 @@ class Phase(PhaseOptions):
         options = TrainOptions() if options is None else options
         latents = LatentSettings(
             self.states, self.state_dtype, self.folder, options.coupling, options.state_regularisers,
-            options.parameter_regularisers,
+            options.parameter_regularisers, options.coordinates,
         )  # fmt: skip
         lifting = self._resolved()[1]
         return Work(network, loss, batches, budget, seed, self.full, lifting, latents, Mesh() if mesh is None else mesh)
@@ -167,6 +167,7 @@ class Phase(PhaseOptions):
             ("coupling", latents.coupling),
             ("state_regularisers", latents.regularisers),
             ("parameter_regularisers", latents.parameter_regularisers),
+            ("coordinates", None if latents.coordinates == "states" else latents.coordinates),
         ):
             if value is not None:
                 if name == "parameter_regularisers":

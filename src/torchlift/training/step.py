@@ -15,6 +15,7 @@ from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Lifting
+from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
 from torchlift.solvers.state import Number
 
@@ -52,6 +53,7 @@ class LatentSettings:
         coupling: ρ of a quadratic coupling ρ/2 ‖M u − V z‖²; None for M u = V z.
         regularisers: on lifted variables, {layer: regulariser} or one for all.
         parameter_regularisers: {pattern of names: regulariser}.
+        coordinates: "states" z, or "errors" e = z − σ(W u + b).
     """
 
     start: str = "forward"
@@ -60,6 +62,7 @@ class LatentSettings:
     coupling: float | None = None
     regularisers: Regulariser | Mapping[int, Regulariser] | None = None
     parameter_regularisers: Mapping[str, Regulariser] | None = None
+    coordinates: CoordinateKind = "states"
 
 
 @dataclass(frozen=True, eq=False)

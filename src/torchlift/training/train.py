@@ -23,7 +23,7 @@ from torchlift.core.errors import DataError, invalid_type, invalid_value, messag
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
-from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.functions.losses import Loss, LossLike, SquaredError, as_loss
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
@@ -55,7 +55,7 @@ def train(
     data: Data,
     *,
     validation: Data | None = None,
-    loss: Loss | None = None,
+    loss: LossLike | None = None,
     lifting: Lifting | None = None,
     solver: SolverLike | None = None,
     batch_size: int | Literal["full"] | None = None,
@@ -86,7 +86,8 @@ def train(
         data: (inputs, targets) or (inputs, targets, context) as tensors or arrays, a data set, a DataLoader, or a
             function of a generator that draws them anew for every epoch.
         validation: the same kinds; evaluated every epoch.
-        loss: cross-entropy for integer targets, squared error for others.
+        loss: one of `torchlift.losses`, one of torch such as `nn.MSELoss()`, or a function of predictions and
+            targets. By default cross-entropy for integer targets, squared error for others.
         lifting: `Bregman(μ)`, … for lifted variables of their own; `Conventional()` for back-propagation. By default
             lifted variables follow the forward pass and one backward sweep moves them.
         solver: an optimiser of torch (its class or a partial) for sweeps or back-propagation; a solver from
@@ -289,11 +290,11 @@ def _held_out(validation: Data, network: nn.Module, seed: int) -> Batches:
     return as_batches(validation, batch_size=1000, seed=seed, like=like(network), where="validation")
 
 
-def _loss(network: nn.Module, phases: Sequence[Phase], loss: Loss | None, batches: Batches) -> Loss:
+def _loss(network: nn.Module, phases: Sequence[Phase], loss: LossLike | None, batches: Batches) -> Loss:
+    targets = batches.example().x
     if loss is None:
-        return SquaredError() if batches.example().x.is_floating_point() else CrossEntropy()
-    if not isinstance(loss, Loss):
-        invalid_type("train loss", "a loss such as SquaredError()", loss)
+        loss = SquaredError() if targets.is_floating_point() else nn.CrossEntropyLoss()
+    loss = as_loss("train loss", loss, targets)
     return clamped(network, phases[0].lifting, loss) if isinstance(network, Network) else loss
 
 

@@ -20,7 +20,7 @@ from torchlift.core.checks import (
 )
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batch
-from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
 from torchlift.training.choose import HELD_OUT, Trial, choose, twin, unchanged_if_refused
 from torchlift.training.draws import DRAWS, LayerStart
@@ -57,7 +57,7 @@ def initialise_weights(
     generator: torch.Generator | None = None,
     gain: float | None = None,
     margin: float | None = None,
-    loss: Loss | None = None,
+    loss: LossLike | None = None,
     samples: int | None = None,
     ridge: float | None = None,
 ) -> tuple[LayerStart, ...]:
@@ -154,7 +154,7 @@ def _set(
     generator: torch.Generator | None,
     gain: float | None,
     margin: float | None,
-    loss: Loss | None,
+    loss: LossLike | None,
     samples: int | None,
     ridge: float | None,
 ) -> tuple[LayerStart, ...]:
@@ -182,7 +182,7 @@ def _set(
 def _by_data(
     network: nn.Module,
     data: Data,
-    loss: Loss | None,
+    loss: LossLike | None,
     samples: int | None,
     ridge: float | None,
     generator: torch.Generator | None,
@@ -237,7 +237,7 @@ def _range(network: Chain, data: Data | None) -> Range:
 
 
 def _sample(
-    network: Chain, method: str, data: Data | None, loss: Loss | None, count: int, generator: torch.Generator | None
+    network: Chain, method: str, data: Data | None, loss: LossLike | None, count: int, generator: torch.Generator | None
 ) -> Sample:
     """Some pairs of the data, and the loss."""
     if data is None:
@@ -250,12 +250,12 @@ def _sample(
     return Sample(y[chosen.to(y.device)], x[chosen.to(x.device)].to(y.device), loss)
 
 
-def _check_pair(network: nn.Module, y: Tensor, x: object, loss: Loss | None) -> Loss:
+def _check_pair(network: nn.Module, y: Tensor, x: object, loss: LossLike | None) -> Loss:
+    if not isinstance(x, Tensor):
+        invalid_type("initialise_weights data, targets", "a torch.Tensor", x, "Try torch.as_tensor(targets).")
     if loss is None:
-        labels = isinstance(x, Tensor) and not x.is_floating_point()
-        loss = CrossEntropy() if labels else SquaredError()
-    if not isinstance(loss, Loss):
-        invalid_type("initialise_weights loss", "a Loss", loss)
+        loss = SquaredError() if x.is_floating_point() else CrossEntropy()
+    loss = as_loss("initialise_weights loss", loss, x)
     if not loss.smooth:
         invalid_value("initialise_weights loss", "a smooth loss", type(loss).__name__, "Use SquaredError or Huber.")
     shape = network.out_shape if isinstance(network, Network) else tuple(network(y[:2]).shape[1:])

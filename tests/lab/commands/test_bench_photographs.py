@@ -33,6 +33,12 @@ def test_a_moment_of_each_row(
     assert all(record["steps"] >= 1 and record["test"] > 5 for record in records)
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["records"] == records
+    pictures = {file.name for file in (tmp_path / "records").glob("*.png")}
+    assert pictures == {"clean.png", "noisy.png", "ours-0-s-0.png", "muon-0-s-0.png"}
+    (tmp_path / "records" / "ours-0-s-0.png").unlink()  # drawn again from the finished run, without a step
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == records
+    assert (tmp_path / "records" / "ours-0-s-0.png").read_bytes().startswith(b"\x89PNG")
     assert main(["bench", "photographs", "--records", str(tmp_path / "records"), "--table"]) == 0
     assert "| Muon, rate 0.001, cosine | 0 s |" in capsys.readouterr().out
 
@@ -60,3 +66,25 @@ def test_muon_on_filters_is_muon_on_matrices() -> None:
             saved = optimiser.state_dict()
             optimiser = photographs.FilterMuon(list(filters.parameters()), 0.1)
             optimiser.load_state_dict(saved)
+
+
+def test_bm3d_goes_on_at_the_image_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was stopped at the second image, and one that was not, have the same record."""
+    images = [torch.full((1, 8, 8 + k), 40 * k, dtype=torch.uint8) for k in range(3)]
+
+    def stopped(y: torch.Tensor) -> torch.Tensor:
+        if y.shape[-1] == 9 and not (tmp_path / "stopped").exists():
+            (tmp_path / "stopped").touch()
+            raise KeyboardInterrupt
+        return y
+
+    monkeypatch.setattr(photographs, "bm3d", stopped)
+    monkeypatch.setattr(photographs, "example", lambda: (torch.zeros(1, 1, 8, 8),) * 2)
+    records = []
+    for name in ("broken", "whole"):
+        bench = photographs.Bench(images, tmp_path / name / "records", tmp_path / name, 1.0)
+        if name == "broken":
+            with pytest.raises(KeyboardInterrupt):
+                bench.row("BM3D", images)
+        records.append(bench.row("BM3D", images)["test"])
+    assert records[0] == records[1] == round(photographs.measure(lambda y: y, images, 2), 3)

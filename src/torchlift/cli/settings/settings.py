@@ -152,6 +152,8 @@ class TrainingSettings(PhaseSettings, RunOptions):
     """Of noise, weights and the order of samples."""
     coupling: float | None = None
     """ρ of a quadratic coupling ρ/2 ‖M u − V z‖², with a lifting; u follows from z by default."""
+    coordinates: Literal["states", "errors"] = "states"
+    """What solvers of lifted variables move: z, or e = z − σ(W u + b), by which the loss reaches all layers at once."""
     state_regularisers: Annotated[
         tuple[str, ...],
         _named(REGULARISERS, ", with numbers: 'l1 0.01' on lifted variables, '2: l1 0.01' on those of layer 2."),

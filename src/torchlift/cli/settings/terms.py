@@ -21,6 +21,7 @@ def objective_terms(settings: TrainingSettings) -> dict[str, Any]:
         invalid_value("[training] parameter_regularisers", "'NAMES: REGULARISER NUMBERS'", "no names", hint)
     return {
         "coupling": settings.coupling,
+        "coordinates": settings.coordinates,
         "state_regularisers": layers or None,
         "parameter_regularisers": parameters or None,
     }

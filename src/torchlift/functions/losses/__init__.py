@@ -10,13 +10,15 @@
 | `KullbackLeibler`      | Σ p − x + x log(x/p), p ≥ 0    | for p > 0     | ∞         |
 | `Target`               | 0 if p = x, +∞ otherwise       | none          | ∞         |
 
-All have a proximal map. `loss.at(target)` is a `Function` of the prediction.
+All have a proximal map. `loss.at(target)` is a `Function` of the prediction. `Criterion` is any
+other function of predictions and targets, with nothing but its gradient.
 """
 
 from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
 from torchlift.functions.losses.base import Loss
+from torchlift.functions.losses.criterion import Criterion, LossLike, as_loss
 from torchlift.functions.losses.cross_entropy import CrossEntropy
 from torchlift.functions.losses.kullback_leibler import KullbackLeibler
 from torchlift.functions.losses.residual import (
@@ -42,14 +44,17 @@ LOSSES: dict[str, type[Loss]] = {
 __all__ = [
     "LOSSES",
     "Absolute",
+    "Criterion",
     "CrossEntropy",
     "Huber",
     "KullbackLeibler",
     "Loss",
+    "LossLike",
     "ResidualLoss",
     "SquaredError",
     "Target",
     "WeightedSquaredError",
+    "as_loss",
 ]
 
 check_calls(__name__)

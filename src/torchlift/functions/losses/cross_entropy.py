@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import Shape, check_number
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
 from torchlift.prox import Softmax
@@ -44,7 +45,11 @@ class CrossEntropy(Loss):
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
 
     def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+        try:
+            return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+        except Exception as error:
+            explain(error)
+            raise
 
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return torch.softmax(prediction, 1) - self._distribution(prediction, target)
@@ -62,11 +67,15 @@ class CrossEntropy(Loss):
     def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
         if len(prediction_shape) != 2 or prediction_shape[1] < 2 or prediction_shape[0] < 1:
             expected = "shape (batch, classes) with at least one sample and two classes"
-            invalid_value("prediction", expected, tuple(prediction_shape))
+            hint = "Whole numbers are labels: one output per class, or targets of floating-point numbers."
+            invalid_value("prediction", expected, tuple(prediction_shape), hint)
         labels = _check_labels(target)
         batch, classes = prediction_shape
         if tuple(labels.shape) != (batch,):
-            invalid_value("target", f"shape ({batch},), one label per sample", tuple(labels.shape))
+            column = labels.ndim == 2 and labels.shape[1] == 1
+            hint = "Try targets[:, 0]." if column else "Of one-hot rows: targets.argmax(1)."
+            hint = hint if labels.ndim == 2 else ""
+            invalid_value("target", f"shape ({batch},), one label per sample", tuple(labels.shape), hint)
         wrong = (labels < 0) | (labels >= classes) if values else None
         if wrong is not None and bool(wrong.any()):
             sample = int(wrong.nonzero()[0])

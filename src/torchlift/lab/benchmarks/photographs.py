@@ -3,18 +3,19 @@
 Rules, the same for all:
 
 - One network and one start, drawn by torch with the seed; patches, flips and noise drawn anew by the same generator.
-- The budget is processor time of one thread. Each method's time per step is measured first and gives it the number of
-  its steps, so that a run can be interrupted and continued without losing its schedule.
+- The budget is processor time of one thread. Start-up and a step of all methods are timed first, in turn, and give each
+  the number of its steps, so that a run can be interrupted and continued without losing its schedule.
 - Ours is `train` with nothing chosen. Baselines try the same number of rates at a tenth of the budget, judged on
   held-out images, and are run at the best one with a cosine schedule; the last weights count.
 - The test images are read once for each finished run.
+- BM3D (the package of its authors) learns nothing and is told the noise.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,16 +26,18 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.cli.settings.arrays import read_npz
-from torchlift.core.files import read_json, unlinked
-from torchlift.data import Denoising, Patches, psnr, tiles
+from torchlift.core.errors import invalid_value
+from torchlift.core.files import read_json, write_file
+from torchlift.core.png import png
+from torchlift.data import Denoising, Patches, load_photographs, psnr, tiles
 from torchlift.lab.benchmarks.league import Several
 from torchlift.liftings import Conventional
 from torchlift.networks import FirmDenoiser
 from torchlift.training import BackPropagation, TrainOptions, train
 
 NOISE, SIZE, BATCH, HELD_OUT = 25 / 255, 56, 8, 40
-#: Share of the budget of each trial of a rate, and steps by which the time of a step is measured.
-TRIAL, TIMED = 0.1, 40
+#: Share of the budget of each trial of a rate; steps of the shorter of two runs that are timed, and how often they are.
+TRIAL, TIMED, ROUNDS = 0.1, 40, 3
 
 
 class Residual(nn.Module):
@@ -126,7 +129,8 @@ BASELINES: dict[str, tuple[Any, tuple[float, ...]]] = {
     "AdamW": (_adamw, (1e-3, 3e-3, 6e-3)),
     "Muon": (_muon, (1e-3, 3e-3, 1e-2)),
 }
-ROWS = ("ours", "AdamW", "Muon", "ours, firmly nonexpansive")
+TRAINED = ("ours", "AdamW", "ours, firmly nonexpansive", "Muon")
+ROWS = (*TRAINED, "BM3D")
 
 
 def build(row: str, seed: int) -> nn.Module:
@@ -141,23 +145,45 @@ def load(file: Path) -> list[Tensor]:
     return [torch.from_numpy(np.ascontiguousarray(array))[None] for array in arrays]
 
 
+def bm3d(y: Tensor) -> Tensor:
+    """Block matching in three dimensions, told the noise (Dabov, Foi, Katkovnik & Egiazarian, 2007)."""
+    try:
+        from bm3d import bm3d as denoise  # type: ignore[import-not-found]
+    except ImportError:
+        invalid_value("bench photographs BM3D", "the package bm3d", "none", "Install it: pip install bm3d.")
+    return torch.from_numpy(denoise(y[0, 0].double().numpy(), NOISE)).to(y)[None, None]
+
+
+def example() -> tuple[Tensor, Tensor]:
+    """A grey crop (1, 1, 128, 128) of a bundled photograph, which may be shown anywhere, and the same with noise."""
+    clean = load_photographs()[1:2, :, 64:192, 64:192].mean(1, keepdim=True)
+    return clean, clean + NOISE * torch.randn(clean.shape, generator=torch.Generator().manual_seed(3))
+
+
 @torch.no_grad()
-def measure(module: nn.Module, images: Sequence[Tensor], seed: int) -> float:
-    """Mean PSNR over whole images, noise of a seed."""
-    generator, values = torch.Generator().manual_seed(seed), []
-    for image in images:
+def qualities(
+    denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], seed: int, known: int = 0
+) -> Iterator[float]:
+    """PSNR of whole images, noise of a seed; the first `known` are skipped."""
+    generator = torch.Generator().manual_seed(seed)
+    for number, image in enumerate(images):
         x = image[None].float() / 255
         y = x + NOISE * torch.randn(x.shape, generator=generator)
-        values.append(float(psnr(module(y).clamp(0, 1), x).mean()))
-    return sum(values) / len(values)
+        if number >= known:
+            yield float(psnr(denoise(y).clamp(0, 1), x).mean())
+
+
+def measure(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], seed: int) -> float:
+    """Mean PSNR over whole images, noise of a seed."""
+    return sum(qualities(denoise, images, seed)) / len(images)
 
 
 class Bench:
-    """Runs of one seed and one budget, kept in a folder: one JSON file for each, and checkpoints of those that go on.
+    """Runs of one seed and one budget, kept in a folder: a JSON file and a picture of each; checkpoints elsewhere.
 
     Arguments:
         images: to train on; the last 40 are held out.
-        records: the folder of JSON files.
+        records: the folder of JSON and PNG files.
         work: the folder of checkpoints.
         seconds: budget of processor time.
     """
@@ -166,11 +192,51 @@ class Bench:
         self.train, self.held_out = images[:-HELD_OUT], images[-HELD_OUT:]
         self.records, self.work, self.seconds, self.seed = records, work, seconds, seed
 
+    def file(self, row: str) -> Path:
+        """The record of a row."""
+        budget = "" if row == "BM3D" else f"{self.seconds:.0f}-s-"
+        return self.records / f"{_slug(row)}-{budget}{self.seed}.json"
+
     def row(self, row: str, test: Sequence[Tensor] | None) -> dict[str, Any]:
         """One row of the table, continued where it was; the test images are read when it is done."""
-        file = self.records / f"{_slug(row)}-{self.seconds:.0f}-s-{self.seed}.json"
+        file = self.file(row)
+        record: dict[str, Any] = {}
         if file.exists():
-            return read_json(file, "It is damaged: remove it and repeat the row.")
+            record = read_json(file, "It is damaged: remove it and repeat the row.")
+            if file.with_suffix(".png").exists():
+                return record
+        denoise: Callable[[Tensor], Tensor] = bm3d
+        if row != "BM3D":
+            measured, denoise = self._raced(row, test if not record else None)
+            record = record or measured
+        record = record or self._bm3d(test)
+        self.records.mkdir(parents=True, exist_ok=True)
+        write_file(file, json.dumps(record, indent=1) + "\n")
+        clean, noisy = example()
+        drawn = {"clean": clean, "noisy": noisy, file.stem: denoise(noisy).detach()}
+        for name, image in drawn.items():
+            write_file(self.records / f"{name}.png", png((255 * image[0, 0].clamp(0, 1)).round().int()))
+        return record
+
+    def _bm3d(self, test: Sequence[Tensor] | None) -> dict[str, Any]:
+        """BM3D on the test images; it takes so long that a stopped run goes on at the image where it was."""
+        if test is None:
+            invalid_value("bench photographs BM3D", "test images", "none", "Give --test FILE.")
+        file = self.work / f"bm3d-{self.seed}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        known = read_json(file, "It is damaged: remove it.") if file.exists() else {"psnr": [], "seconds": 0.0}
+        begin = time.process_time()
+        for value in qualities(bm3d, test, 2, len(known["psnr"])):
+            known = {"psnr": [*known["psnr"], value], "seconds": known["seconds"] + time.process_time() - begin}
+            begin = time.process_time()
+            write_file(file, json.dumps(known))
+        return {
+            "row": "BM3D", "budget": None, "seed": self.seed, "parameters": None, "steps": None,
+            "seconds_per_image": round(known["seconds"] / len(test), 2),
+            "test": round(sum(known["psnr"]) / len(test), 3),
+        }  # fmt: skip
+
+    def _raced(self, row: str, test: Sequence[Tensor] | None) -> tuple[dict[str, Any], nn.Module]:
         trials = {}
         if row in BASELINES:
             for rate in BASELINES[row][1]:
@@ -182,9 +248,7 @@ class Bench:
             record["test"] = round(measure(module, test, 2), 3)
         if isinstance(module, Firm):
             record["largest_norm"] = max(module.denoiser.certificate().norms)
-        self.records.mkdir(parents=True, exist_ok=True)
-        unlinked(file).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        return record
+        return record, module
 
     def _trained(self, row: str, rate: float | None, seconds: float) -> tuple[dict[str, Any], nn.Module]:
         """Train for as many steps as the budget has time for; the number is kept beside the checkpoints."""
@@ -192,12 +256,8 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         plan = folder / "plan.json"
         if not plan.exists():
-            begin = time.process_time()
-            self._train(row, rate, TIMED, None)
-            half = time.process_time()
-            self._train(row, rate, 3 * TIMED, None)
-            each = (time.process_time() - half - (half - begin)) / (2 * TIMED)
-            plan.write_text(json.dumps({"steps": max(1, int(seconds / each)), "seconds_per_step": each}))
+            start, step = self.times((row,))[row]
+            write_file(plan, json.dumps({"steps": max(1, int((seconds - start) / step)), "seconds_per_step": step}))
         planned = read_json(plan, "It is damaged: remove it.")
         begin = time.process_time()
         module, result = self._train(row, rate, planned["steps"], folder / "run")
@@ -215,6 +275,32 @@ class Bench:
             ],
         }
         return record, module
+
+    def times(self, rows: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Processor seconds of the start-up and of a step of rows that are trained, kept beside the checkpoints.
+
+        Runs of two lengths are timed in turn, so that all rows meet the same neighbours on the machine, and the least
+        time of each counts; a round before them pays for what torch makes once.
+        """
+        file = self.work / f"times-{self.seed}.json"
+        known = read_json(file, "It is damaged: remove it.") if file.exists() else {}
+        missing = [row for row in rows if row in TRAINED and row not in known]
+        seconds: dict[tuple[str, int], float] = {}
+        for turn in range(ROUNDS + 1 if missing else 0):
+            for row in missing:
+                for steps in (TIMED, 3 * TIMED):
+                    begin = time.process_time()
+                    self._train(row, BASELINES[row][1][0] if row in BASELINES else None, steps, None)
+                    if turn > 0:
+                        passed = time.process_time() - begin
+                        seconds[row, steps] = min(passed, seconds.get((row, steps), passed))
+        for row in missing:
+            short, long = seconds[row, TIMED], seconds[row, 3 * TIMED]
+            step = max(long - short, 0.1 * long) / (2 * TIMED)
+            known[row] = [max(0.0, short - TIMED * step), step]
+        self.work.mkdir(parents=True, exist_ok=True)
+        write_file(file, json.dumps(known))
+        return {row: (known[row][0], known[row][1]) for row in rows if row in known}
 
     def _train(self, row: str, rate: float | None, steps: int, folder: Path | None) -> tuple[nn.Module, Any]:
         module = build(row, self.seed)
@@ -254,6 +340,17 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
             *("–" if record.get(key) is None else f"{record[key]:.2f} dB" for key in ("held_out", "test")),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def strip(records: Path) -> str:
+    """The pictures in a folder of records side by side, as HTML for a page beside `records`."""
+    drawn = sorted(file.stem for file in records.glob("*.png") if file.stem not in ("clean", "noisy"))
+    address = f"records/{records.name}"
+    figures = [
+        f'<figure><img src="{address}/{name}.png" alt="" width="160"><figcaption>{name}</figcaption></figure>'
+        for name in ("clean", "noisy", *drawn)
+    ]
+    return '<div class="strip">' + "".join(figures) + "</div>" if drawn else ""
 
 
 def _slug(name: str) -> str:
