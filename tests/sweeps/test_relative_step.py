@@ -258,7 +258,8 @@ def test_groups_of_modules() -> None:
     groups = parameter_groups(module)
     kinds = [(group["kind"], len(group["params"]), group.get("layers", 0)) for group in groups]
     assert kinds == [
-        ("entries", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0), ("entries", 2, 1), ("entries", 2, 1),
+        ("entries", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0),
+        ("entries", 2, 1), ("entries", 2, 1),
     ]  # fmt: skip
     owned = [id(p) for group in groups for p in group["params"]]
     assert len(owned) == len(set(owned)) == sum(p.requires_grad for p in module.parameters())
