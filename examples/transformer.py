@@ -67,8 +67,8 @@ for name, method in methods.items():
     print(f"{name}: {100 * float(right):.1f} % of the test digits")
 
 # %% [markdown]
-# How the parameters are grouped: each module says which of its tensors are
-# matrices of a layer.
+# How the parameters are grouped: a weight with its bias. In networks with
+# attention each entry is scaled alone, linear layers elsewhere as a whole.
 
 # %%
 for group in tl.sweeps.parameter_groups(Rows())[:4]:

@@ -92,3 +92,5 @@ def test_claims_follow_the_numbers() -> None:
     assert outcomes(16.0, 12.0, 17.0, 15.0, 24.0, 24.4, inverted=14.9, firm=19.0) == ["did not hold"] * 5
     assert outcomes(16.0, 12.0, 13.0, 15.0, 24.0, 24.0)[1:4] == ["held", "did not hold", "held"]
     assert claims({"photograph": rows({"noisy": 20.0})}, decidable=True) == []
+    hardly = {"inversion": [{"name": "decoder", "psnr": 9.0, "steps": 2}, {"name": "inverted encoder", "psnr": 9.1}]}
+    assert [claim.outcome for claim in claims(hardly, decidable=True)] == ["not decidable"]

@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "None": (lambda: None, {"None", "Context", "Context'", "Cell"}),
     "a word": (lambda: "nonsense", STRINGS),
     "bytes": (lambda: b"nonsense", LISTS & {"Sequence", "Iterable"}),
-    "True": (lambda: True, {"bool", "Switch"}),
+    "True": (lambda: True, {"bool", "Switch", "Cell"}),
     "-1": (lambda: -1, NUMBERS | {"int", "Pair", "Shape", "Literal"}),
     "0": (lambda: 0, NUMBERS | {"int", "Pair", "Shape", "Literal"}),
     "1.5": (lambda: 1.5, NUMBERS),
@@ -79,6 +79,10 @@ def admitted(kind: str, annotation: str) -> bool:
     words = {word.strip("'") for word in words}
     if "Literal" in words and kind in ("a word", "a NUL"):
         return True  # of the right type; whether it is refused is up to the values
+    if "tuple" in words and (kind, "str" in words) == ("a list of words", True):
+        return True  # a list is as good as a tuple
+    if "tuple" in words and (kind, "None, ..." in annotation) == ("a list of None", True):
+        return True
     return bool(words & (WRONG[kind][1] | ANYTHING))
 
 

@@ -34,6 +34,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "lifting": Bregman(0.5), "batch_size": "full", "solver": ProximalGradient(Backtracking(), Nesterov()),
     },
     "blocks": {"lifting": Bregman(0.5), "batch_size": "full", "solver": BlockCoordinateDescent(inner_steps=2)},
+    "learned": {"lifting": Bregman(0.5), "batch_size": "full", "solver": ProximalGradient(Backtracking())},
     "sweeps": {"batch_size": 10, "solver": SweepDescent()},
     "module": {"batch_size": 10},
     "Adam": {"batch_size": 10, "solver": torch.optim.Adam},
@@ -50,6 +51,9 @@ MOVES = (
     ("lifted", "data=2,layers=2", "alone"),
     ("lifted", "alone", "data=2,layers=2"),
     ("blocks", "layers=4", "data=2,layers=2"),
+    ("learned", "layers=4", "layers=4"),
+    ("learned", "data=2,layers=2", "alone"),
+    ("learned", "alone", "layers=4"),
     ("sweeps", "data=4", "alone"),
     ("sweeps", "alone", "data=4"),
     ("module", "data=4", "alone"),
@@ -63,7 +67,7 @@ MOVES = (
 
 def train(name: str, folder: Path | None = None, **settings: Any) -> tl.training.Training:
     """A run of 12 steps; `callback` stops it in the middle."""
-    net = shapes.network({"lifted": "resnet", "module": "module"}.get(name, "mlp"))
+    net = shapes.network({"lifted": "resnet", "module": "module", "learned": "learned"}.get(name, "mlp"))
     options = {"steps": STEPS, "evaluate_every": STOP, "progress": False, "folder": folder, **RUNS[name]}
     return tl.train(net, shapes.data(net, 21), **called(options | settings))
 

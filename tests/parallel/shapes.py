@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.networks import MLP, Chain, ResNet, lift
+from torchlift.prox import SoftThreshold
+from torchlift.prox.base import ActivationModule
 
 NETWORKS = ("mlp", "resnet", "convolutional")
 
@@ -57,6 +59,9 @@ def _network(kind: str, seed: int) -> Chain | Module | Flat:
     if kind == "resnet":
         return ResNet(5, [4, 6, 4, 3], 2, activation="tanh", generator=generator, dtype=torch.float64)
     torch.manual_seed(seed)
+    if kind == "learned":  # a threshold in each of four layers
+        parts = [p for n in (5, 4, 4, 4) for p in (nn.Linear(n, 4), ActivationModule(_soft_threshold()))]
+        return lift(nn.Sequential(*parts, nn.Linear(4, 2)).double(), (5,))
     if kind in ("module", "flat"):
         return Module() if kind == "module" else Flat()
     modules = nn.Sequential(
@@ -64,6 +69,10 @@ def _network(kind: str, seed: int) -> Chain | Module | Flat:
         nn.Conv2d(2, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2),
     )  # fmt: skip
     return lift(modules.double(), (1, 4, 4))
+
+
+def _soft_threshold() -> SoftThreshold:
+    return SoftThreshold(nn.Parameter(torch.tensor(0.05, dtype=torch.float64)))
 
 
 def data(net: Chain | Module | Flat, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:

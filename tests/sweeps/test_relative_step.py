@@ -95,7 +95,7 @@ def test_follows_the_formulas() -> None:
 def test_entries_take_steps_of_adam() -> None:
     """One second moment per entry: Adam with a learning rate relative to the size of the kernel."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 2)).double()
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 2)).double()
     plain = copy.deepcopy(module)
     kernel = module[0].weight.detach().square().mean().sqrt().item()
     optimiser = RelativeStep(module, centring=False, limit=0.03)  # so that ρ stays at 0.015
@@ -113,6 +113,21 @@ def test_entries_take_steps_of_adam() -> None:
         adam.step()
         dense.step()
     assert close(module.parameters(), plain.parameters(), 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "dense"),
+        (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), "dense"),
+        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)), "entries"),
+        (nn.TransformerEncoderLayer(8, 2, 16), "entries"),
+        (nn.MultiheadAttention(8, 2, kdim=4), "entries"),
+    ],
+)
+def test_linear_layers_of_networks_of_tokens_go_by_entries(module: nn.Module, kind: str) -> None:
+    linear = [group for group in parameter_groups(module) if group.get("layers")]
+    assert linear and {group["kind"] for group in linear} == {kind}
 
 
 def test_size_of_the_loss_does_not_matter() -> None:
@@ -252,7 +267,8 @@ def test_groups_of_modules() -> None:
     groups = parameter_groups(module)
     kinds = [(group["kind"], len(group["params"]), group.get("layers", 0)) for group in groups]
     assert kinds == [
-        ("dense", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0), ("dense", 2, 1), ("dense", 2, 1),
+        ("entries", 2, 1), ("entries", 2, 1), ("entries", 2, 0), ("entries", 1, 0),
+        ("entries", 2, 1), ("entries", 2, 1),
     ]  # fmt: skip
     owned = [id(p) for group in groups for p in group["params"]]
     assert len(owned) == len(set(owned)) == sum(p.requires_grad for p in module.parameters())

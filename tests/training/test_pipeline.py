@@ -52,7 +52,10 @@ def run(network: nn.Module, method: Any, steps: int = 17, **settings: Any) -> tl
 
 
 def delayed(network: nn.Sequential, stages: int, steps: int, recompute: bool) -> list[Tensor]:
-    """Gradient descent in which stage p sees batch n with its parameters of d = 2(P − 1 − p) − 1 updates ago."""
+    """Gradient descent in which stage p sees batch n with its parameters as they were predicted d updates ago.
+
+    d = 2(P − 1 − p) − 1, and the last of the updates before counts for the d to come.
+    """
     batches = as_batches(data(), batch_size=5, seed=0)
     ranges = tl.parallel.cut_sequential(network, data()[0], stages)
     parts = [nn.Sequential(*list(network)[slice(*part.modules)]) for part in ranges]
@@ -63,7 +66,9 @@ def delayed(network: nn.Sequential, stages: int, steps: int, recompute: bool) ->
         inputs, used = [batch.y], []
         for p, part in enumerate(parts):
             delay = 0 if p == last else 2 * (last - p) - 1
-            used.append(versions[p][max(0, n - delay)])
+            now = versions[p][max(0, n - delay)]
+            earlier = versions[p][max(0, n - delay - 1)]
+            used.append({name: now[name] + delay * (now[name] - earlier[name]) for name in now})
             inputs.append(functional_call(part, used[-1], (inputs[-1],)).detach())
         signal: Tensor | None = None
         for p in reversed(range(stages)):

@@ -27,7 +27,15 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape
-from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError, invalid_type, message
+from torchlift.core.errors import (
+    DataError,
+    InvalidTypeError,
+    InvalidValueError,
+    TorchliftError,
+    did_you_mean,
+    invalid_type,
+    message,
+)
 from torchlift.core.solution import StepFailure
 
 _compiling, _frame = torch.compiler.is_dynamo_compiling, sys._getframe
@@ -221,7 +229,9 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
     try:
         given = _signature(function)[0].bind(*args, **kwargs).arguments
     except TypeError:
-        raise error from None
+        unknown = [name for name in kwargs if name not in (known := inspect.signature(function).parameters)]
+        hint = did_you_mean(unknown[0], known) if unknown else ""
+        raise InvalidTypeError(message(where, _way_to_call(function, where), str(error), hint)) from None
     if isinstance(error, OSError):
         paths = [value for value in given.values() if isinstance(value, str | os.PathLike)]
         if not paths or error.filename is None:
@@ -230,6 +240,14 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
     came = ", ".join(f"{name} {_shown(value)}" for name, value in given.items() if name != "self")
     reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no words'])[0]}"
     raise InvalidValueError(message(where, "arguments that fit together", came, f"It ends in {reason}")) from error
+
+
+def _way_to_call(function: Any, where: str) -> str:
+    """Its name and its arguments, without those that are options."""
+    named = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+    options = [each for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty]
+    names = [each.name for each in named if each not in options]
+    return f"{where.rpartition('.')[2]}({', '.join([*names, '…'] if options else names)})"
 
 
 def _shown(value: object) -> str:
@@ -284,6 +302,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
         return _fits_in_order(value, inner, origin) or (hint == Shape and fits(value, int))
     if origin is not None and issubclass(origin, Iterable):
+        if isinstance(value, np.ndarray):
+            return all(fits(each, inner[0]) for each in value) if inner and value.ndim else False
         return isinstance(value, origin) and not isinstance(value, str | bytes)
     kind = origin or hint
     if getattr(kind, "_is_protocol", False):

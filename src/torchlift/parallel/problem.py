@@ -179,6 +179,15 @@ class ShardedProblem(TrainingProblem):
         super().publish(point)
         self.stage.publish(point["parameters"])
 
+    def state_dict(self) -> dict[str, Any]:
+        """By the layers of the whole network, so that those of different processes never share a name."""
+        sharded = {}
+        for name, tensor in super().state_dict().items():
+            row, _, rest = name.partition(".")
+            written = self.mesh.data_rank == 0  # the others along the data have copies
+            sharded[f"{int(row) + self.stage.first}.{rest}"] = ShardedTensor.whole(tensor, written)
+        return sharded
+
     # -- values -------------------------------------------------------------------------------------------------------
 
     def smooth_value(self, point: Point) -> float:

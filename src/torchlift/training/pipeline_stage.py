@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from torchlift.sweeps import Centring, RelativeStep
 from torchlift.sweeps.centring import Last
 from torchlift.sweeps.parameter_groups import parameter_groups
 from torchlift.training.gradient_step import GradientStep
-from torchlift.training.step import Work, load_snapshot, tensors_of
+from torchlift.training.step import Work
 
 if TYPE_CHECKING:
     from torchlift.training.gradient_step import GradientMethod
@@ -40,16 +40,25 @@ class _Flight:
 class _Replica:
     """A copy of a stage that keeps the parameters of one batch."""
 
-    def __init__(self, module: nn.Sequential, last: Last | None, closed_forms: bool) -> None:
+    def __init__(self, module: nn.Sequential, last: Last | None, closed_forms: bool, listens: bool) -> None:
         self.module = copy.deepcopy(module)
         self.parameters = list(self.module.parameters())
-        self.stage = module
-        self.centring = Centring(self.module, of=module, last=last)
+        self.stage, self.originals = module, list(module.parameters())
+        self.centring = Centring(self.module, of=module, last=last) if listens else None
         self.evaluate = _evaluation(self.module, closed_forms)
 
-    def load(self) -> None:
-        """The parameters and buffers of the stage as they are now."""
-        load_snapshot(self.module, tensors_of(self.stage))
+    @torch.no_grad()
+    def load(self, before: Sequence[Tensor], ahead: int) -> None:
+        """The buffers of the stage as they are now, and its parameters as they will be.
+
+        Arguments:
+            before: the parameters before the last update, which is taken for the next ones too.
+            ahead: updates to come.
+        """
+        for replica, parameter, earlier in zip(self.parameters, self.originals, before, strict=True):
+            torch.lerp(earlier, parameter, 1.0 + ahead, out=replica)
+        for replica, buffer in zip(self.module.buffers(), self.stage.buffers(), strict=True):
+            replica.copy_(buffer)
 
     @torch.no_grad()
     def hand_buffers_over(self) -> None:
@@ -78,34 +87,41 @@ class PipelineStage:
     ) -> None:
         self.number, self.module, self.range, self.method = number, module, part, method
         self.work, self.loss = replace(work, network=module), 0.0
-        room = 0 if method.recompute or number == count - 1 else 2 * (count - 1 - number)
+        self.late = max(2 * (count - 1 - number) - 1, 0)
+        """Updates between the two ways of a batch."""
+        room = 1 if method.recompute and self.late else self.late + 1 if self.late else 0
         # before anybody listens to the module itself, whose hooks a copy would carry along
-        self.free = deque(_Replica(module, last, method.closed_forms) for _ in range(room))
+        stashing = not method.recompute
+        self.free = deque(_Replica(module, last, method.closed_forms, stashing) for _ in range(room))
         self.evaluate = _evaluation(module, method.closed_forms)
         self.flights: deque[_Flight] = deque()
         self.update = _StageUpdate(method, self.work, lambda *_: self._hand_over())
         self.update.listen(Centring(module, last=last))
         self.parameters = list(module.parameters())
+        self.before = [parameter.detach().clone() for parameter in self.parameters] if self.late else []
+        """The parameters before the last update, from which the next ones are predicted."""
         self._gradients: list[Tensor | None] = []
         self._random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
 
     def share_limit(self, total: int) -> None:
-        """One step may change what the whole network amplifies by no more than without stages."""
+        """The steps until a signal is back may change what the network amplifies by no more than one without stages."""
         if isinstance(optimiser := self.update.optimiser, RelativeStep):
-            optimiser.limit *= max(count_layers(self.module), 2) / max(total, 2)
+            optimiser.limit *= max(count_layers(self.module), 2) / max(total, 2) / (1 + self.late)
 
     def hold_average(self, wanted: bool) -> None:
         self.update.hold_average(wanted)
 
     def forward(self, number: int, u: Tensor, shard: Shard) -> Tensor:
         """A batch on its way forward."""
+        replica = self.free.popleft()
+        replica.load(self.before, self.late)
         if self.method.recompute:
+            self.free.append(replica)
             with torch.no_grad(), self._drawing(number):
-                v = self.evaluate(u)
+                v = replica.evaluate(u)
+            replica.hand_buffers_over()
             self.flights.append(_Flight(number, u))
             return v
-        replica = self.free.popleft()
-        replica.load()
         flight = _Flight(number, u, replica)
         self.flights.append(flight)
         outputs = self._lift_off(flight, shard)
@@ -132,6 +148,7 @@ class PipelineStage:
             self._gradients = [parameter.grad for parameter in self.parameters]
         else:
             flight.outputs.backward(signal)
+            assert flight.replica.centring is not None  # since it keeps the batch
             self.update.listen(flight.replica.centring)
             self._gradients = flight.replica.take_gradients()
             self.free.append(flight.replica)
@@ -159,6 +176,9 @@ class PipelineStage:
 
     def _hand_over(self) -> tuple[Tensor, Tensor]:
         """Gradients to the optimiser; what it is told of the loss is of no use to it."""
+        with torch.no_grad():
+            for earlier, parameter in zip(self.before, self.parameters, strict=False):
+                earlier.copy_(parameter)
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient
         return torch.zeros(()), torch.zeros(())
@@ -188,7 +208,8 @@ class PipelineStage:
             if flight.replica is not None
             for j, parameter in enumerate(flight.replica.parameters)
         }
-        return {"numbers": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors, **stashed}
+        earlier = {f"before.{j}": tensor for j, tensor in enumerate(self.before)}
+        return {"numbers": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors, **stashed, **earlier}
 
     def in_flight(self, messages: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The samples of this process."""
@@ -202,6 +223,8 @@ class PipelineStage:
         numbers = json.loads(bytes(shared["numbers"].tolist()).decode())
         flights = numbers.pop("flights")
         self.update.load_state_dict((shared, numbers))
+        for j, tensor in enumerate(self.before):
+            tensor.copy_(shared[f"before.{j}"])
         while self.flights:
             if (replica := self.flights.pop().replica) is not None:
                 self.free.append(replica)

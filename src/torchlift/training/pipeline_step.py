@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,14 @@ def cut(network: nn.Module, example: Batch, stages: int) -> tuple[nn.Sequential,
         hint = "Use the axis data, which serves every network."
         invalid_value("mesh axis layers", "inputs for the first layer only", "a context that all layers read", hint)
     plain = as_sequential(network)
-    return plain, cut_sequential(plain, example.y, stages)
+    # asked for by the check, by the message and by the step, from networks that have not changed meanwhile
+    cuts, key = _CUTS.setdefault(network, {}), (repr(plain), tuple(example.y.shape[1:]), stages)
+    if key not in cuts:
+        cuts[key] = cut_sequential(plain, example.y, stages)
+    return plain, cuts[key]
+
+
+_CUTS: WeakKeyDictionary[nn.Module, dict[tuple[str, tuple[int, ...], int], list[ModuleRange]]] = WeakKeyDictionary()
 
 
 class PipelineStep(TrainStep):
@@ -77,6 +85,12 @@ class PipelineStep(TrainStep):
     way back is that of the way forward (PipeDream's stashing), or, with
     `recompute`, only their inputs: then the way forward is repeated with the
     parameters of the moment (PETRA, without reversible layers).
+
+    Either way forward is taken with the parameters that are expected when the batch comes
+    back, w + τ(w − w'), with w' those before the last update and τ the updates in between
+    (weights predicted by momentum, as in SpecTrain and XPipe). If updates changed as
+    little as momentum makes believe, all stages would see the same parameters and
+    nothing would be late.
 
     Nothing depends on which process is faster, and stages that one process goes
     through in turn give the same numbers.

@@ -20,17 +20,22 @@ def test_json_has_all_ways_and_devices(capsys: pytest.CaptureFixture[str]) -> No
     assert record["machine"]["flops"] == 1e12
     assert record["work"] == {"layers": 12, "width": 64, "batch": 32, "number": 4}
     assert {way: len(found) for way, found in record["methods"].items()} == {
-        "lifting": 4, "data-parallel": 4, "pipelined": 4,
+        "late sweeps": 4, "lifting": 4, "data-parallel": 4, "pipelined": 4,
     }  # fmt: skip
     assert all(each["efficiency"] > 0 for found in record["methods"].values() for each in found)
-    assert "one more layer per step" in record["note"]
+    assert "one layer per step" in record["note"]
+    for i, said in enumerate(record["recommended"]):
+        rows = {way: found[i] for way, found in record["methods"].items()}
+        best = min(rows.values(), key=lambda row: row["seconds"] * row["steps"])
+        assert said.startswith(f"{best['method']} on {best['mesh']} trains fastest")
+        assert rows["lifting"]["training"] == pytest.approx(12 * rows["lifting"]["seconds"])
 
 
 def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["plan", "--layers", "3", "--batch", "2", "--width", "64", "--devices", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "layers=2" in shown and "efficiency" in shown and "steps, not trainings" in shown
+    assert "layers=2" in shown and "efficiency" in shown and "training" in shown and "On 4 devices: " in shown
     assert "no mesh allows it" in shown, "four devices, two samples"
 
 

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given
 
 from torchlift.core.errors import DataError, InvalidValueError
-from torchlift.lab.planning import Machine, Passes, Work, curves, data_parallel, lifting, pipelined, plan
+from torchlift.lab.planning import (
+    Machine,
+    Passes,
+    Work,
+    curves,
+    data_parallel,
+    guessed,
+    late_sweeps,
+    lifting,
+    pipelined,
+    plan,
+    recommended,
+    steps_needed,
+)
 
 #: One product of a sample takes 2 s, one weight 4 s to touch, a message 1 s and a second per byte.
 PLAIN = {"lifting": Passes(0, 0, 0), "back-propagation": Passes(0, 0, 0)}
@@ -53,6 +66,30 @@ def test_a_pipeline_by_hand() -> None:
     slot, hop = 6 * 2 * 2, 2 * (1 + 2)
     assert (found.work, found.idle, found.exchange) == (3 * slot, slot + hop, 3 * (hop - 1))
     assert pipelined(work, UNIT, 1, 1, 1).seconds == data_parallel(work, UNIT).seconds
+
+
+def test_late_sweeps_by_hand() -> None:
+    work = Work(layers=4, width=1, batch=6, number=1)
+    assert late_sweeps(work, UNIT).seconds == data_parallel(work, UNIT).seconds, "one stage is late nowhere"
+    two = late_sweeps(work, UNIT, 1, 2)
+    predicted = 2 * 3 * 1 / 1e9
+    assert (two.work, two.idle) == (pytest.approx(6 * 2 * 6 + predicted), 0), "no pipeline to fill"
+    assert two.exchange == 0, "2(1 + 6) s behind 72 s of work"
+    assert late_sweeps(work, UNIT.but(bandwidth=0.1), 1, 2).exchange == pytest.approx(2 * 61 - 72)
+    assert late_sweeps(work, UNIT, 1, 4).memory > two.memory / 2, "weights of every batch in flight"
+
+
+def test_trainings_are_compared() -> None:
+    """A late step is worth less than one in time, and one of lifted variables a layer's share."""
+    work = Work(layers=8, width=4, batch=8)
+    needed = {stages: steps_needed(late_sweeps(work, UNIT, 1, stages), work) for stages in (1, 2, 4)}
+    assert needed == pytest.approx({1: 1.0, 2: 1.04, 4: 1.2})
+    assert steps_needed(lifting(work, UNIT), work) == 8 and steps_needed(pipelined(work, UNIT, 1, 2, 4), work) == 1
+    forecasts = plan(work, UNIT, 4)
+    best = recommended(forecasts)
+    assert best is not None and all(best.training <= each.training for each in forecasts)
+    assert recommended([]) is None
+    assert not guessed(late_sweeps(work, UNIT, 1, 6)) and guessed(late_sweeps(work, UNIT, 1, 8))
 
 
 def test_passes_and_weights_that_must_be_read() -> None:

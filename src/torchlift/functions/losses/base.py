@@ -33,6 +33,8 @@ class Loss(ABC):
     def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The mean over the samples, differentiable by autograd: what a training loop calls its criterion."""
         try:
+            if not (isinstance(prediction, Tensor) and isinstance(target, Tensor)):
+                raise TypeError("expected tensors")  # numbers would be broadcast
             return self.value(prediction, target).mean()
         except Exception as error:
             explain(error)
@@ -80,6 +82,8 @@ class Loss(ABC):
             invalid_value("prediction", "at least one sample", f"shape {prediction_shape}")
         if tuple(x.shape) != tuple(prediction_shape):
             hint = "The target has the shape of the network's output."
+            if x.numel() == math.prod(prediction_shape):
+                hint += f" Try targets.reshape({', '.join(map(str, (-1, *prediction_shape[1:])))})."
             invalid_value("target", f"shape {tuple(prediction_shape)}", tuple(x.shape), hint)
         if values:
             check_finite("target", x)

@@ -67,11 +67,15 @@ class CrossEntropy(Loss):
     def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
         if len(prediction_shape) != 2 or prediction_shape[1] < 2 or prediction_shape[0] < 1:
             expected = "shape (batch, classes) with at least one sample and two classes"
-            invalid_value("prediction", expected, tuple(prediction_shape))
+            hint = "Whole numbers are labels: one output per class, or targets of floating-point numbers."
+            invalid_value("prediction", expected, tuple(prediction_shape), hint)
         labels = _check_labels(target)
         batch, classes = prediction_shape
         if tuple(labels.shape) != (batch,):
-            invalid_value("target", f"shape ({batch},), one label per sample", tuple(labels.shape))
+            column = labels.ndim == 2 and labels.shape[1] == 1
+            hint = "Try targets[:, 0]." if column else "Of one-hot rows: targets.argmax(1)."
+            hint = hint if labels.ndim == 2 else ""
+            invalid_value("target", f"shape ({batch},), one label per sample", tuple(labels.shape), hint)
         wrong = (labels < 0) | (labels >= classes) if values else None
         if wrong is not None and bool(wrong.any()):
             sample = int(wrong.nonzero()[0])

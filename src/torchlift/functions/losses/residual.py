@@ -64,6 +64,8 @@ class SquaredError(ResidualLoss):
 
     def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
         try:
+            if not (isinstance(prediction, Tensor) and isinstance(target, Tensor)):
+                raise TypeError("expected tensors")  # numbers would be broadcast
             return 0.5 * (prediction - target).square().sum() / len(prediction)
         except Exception as error:
             explain(error)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 
 
@@ -27,12 +27,22 @@ class BenchDistributed(Command):
     """Time spent on each size, at least five rounds."""
     micro_batches: tuple[int, ...] = (4, 8)
     """Of the pipeline; they must divide the batches."""
+    race: tuple[str, ...] = ()
+    """Whole trainings instead of steps, to the quality of one process: mnist (10 x 600), autoencoder."""
+    epochs: float | None = None
+    """Of each training; 10 for mnist and 26 for autoencoder if not given."""
     tiny: bool = False
     """The smallest sizes and one round, to see that everything runs; its numbers mean nothing."""
 
     def collect(self) -> Record:
-        from torchlift.lab.benchmarks.distributed import Effort, Size, run  # the processes start faster without
+        from torchlift.lab.benchmarks.distributed import Effort, Size, race, run  # the processes start faster without
 
+        if self.race:
+            if self.epochs is not None:
+                check_positive("bench distributed epochs", self.epochs)
+            names = ("tiny",) if self.tiny else self.race
+            with Console(stderr=True).status("racing"):
+                return {"race": race(dict.fromkeys(names, self.epochs), self.processes, self.micro_batches)}
         if not self.sizes:
             invalid_value("bench distributed sizes", "at least one size", "none", "Try 8x784x1000.")
         sizes = [Size.parse(size) for size in (("3x16x8", "4x8x16") if self.tiny else self.sizes)]
@@ -52,6 +62,8 @@ class BenchDistributed(Command):
             return run(sizes, replace(effort, processes=self.processes, micro_batches=self.micro_batches))
 
     def show(self, record: Record, console: Console) -> None:
+        if "race" in record:
+            return _show_race(record, console)
         row, processes = record["rows"][0], record["effort"]["processes"]
         size = row["size"]
         console.print(f"{size['layers']} × {size['width']}, batch {size['batch']}, {processes} processes of one thread")
@@ -74,6 +86,19 @@ class BenchDistributed(Command):
         )
         where = "x".join(str(number) for number in worst[2].values())
         console.print(f"The cost model is off by {worst[0]:.0%} at most ({worst[1]}, {where}).")
+
+
+def _show_race(record: Record, console: Console) -> None:
+    for task in record["race"]:
+        console.print(f"{task['task']}: {task['steps']} steps of {task['batch']}, error to reach {task['target']:.4g}")
+        table = columns(["training"], ["s", "last error", "s to target", "× one process"])
+        for name, row in task["rows"].items():
+            reached = (
+                ["never", ""] if row["to_target"] is None else [f"{row['to_target']:.4g}", f"{row['speed_up']:.2f}"]
+            )
+            table.add_row(name, f"{row['seconds']:.4g}", f"{row['error']:.4g}", *reached)
+        console.print(table)
+    console.print("Target: the last error of sweeps on one process, and 2 % of it. Evaluations are not timed.")
 
 
 def _cells(row: dict[str, Any], name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`torchlift plan`: steps on devices that are not at hand, by a cost model."""
+"""`torchlift plan`: steps and trainings on devices that are not at hand, by a cost model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torchlift.cli.command import Command, Record, check_folder
 from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.lab.planning import Forecast, Machine, Work, curves
+from torchlift.lab.planning import Forecast, Machine, Work, curves, guessed, recommended
 from torchlift.report.records import Curves, Series
 
 _SAYING = (
-    "These are steps, not trainings: a lifted step makes three matrix products per layer, as back-propagation does, "
-    "but what the loss says reaches one more layer per step, and all layers in one step of back-propagation."
+    "training: the step's seconds times the steps that bring a training as far as one of back-propagation. Late "
+    "signals cost 4 % more steps for every update that they miss (simulated with up to 6 stages); with lifted "
+    "variables the loss gradient propagates one layer per step."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Command):
-    """Predict time, memory and efficiency of a step on many devices, by lifting and by back-propagation."""
+    """Predict time, memory and efficiency of training on many devices, by lifting and by back-propagation."""
 
     name: ClassVar[str] = "plan"
 
@@ -86,15 +87,21 @@ class Plan(Command):
             method: [None if forecast is None else forecast.record() for forecast in forecasts]
             for method, forecasts in forecasts_by_method.items()
         }
-        return {"work": vars(work), "machine": machine.record(), "devices": counts, "methods": methods, "note": _SAYING}
+        best = [
+            _recommendation([forecasts[i] for forecasts in forecasts_by_method.values()]) for i in range(len(counts))
+        ]
+        record = {"work": vars(work), "machine": machine.record(), "devices": counts, "methods": methods}
+        return {**record, "recommended": best, "note": _SAYING}
 
     def show(self, record: Record, console: Console) -> None:
-        right = ["step", "work", "links", "idle", "memory", "efficiency"]
+        right = ["training", "step", "work", "links", "idle", "memory", "efficiency"]
         table = columns(["devices", "method"], right, "mesh")
         for index, count in enumerate(record["devices"]):
             for row, (method, forecasts) in enumerate(record["methods"].items()):
                 table.add_row(str(count) if row == 0 else "", method, *_cells(forecasts[index]))
         console.print(table)
+        for count, sentence in list(zip(record["devices"], record["recommended"], strict=True))[-1:]:
+            console.print(f"\nOn {count} devices: {sentence}")
         console.print(f"\n{record['note']}")
 
     def _draw(self, work: Work, counts: list[int], forecasts_by_method: dict[str, list[Forecast | None]]) -> None:
@@ -103,14 +110,14 @@ class Plan(Command):
 
         title = f"{work.layers} layers of {work.width} units, batch {work.batch}"
         figures = []
-        for label, name in (("seconds per step", "seconds"), ("efficiency", "efficiency")):
+        for label, name in (("seconds per step's worth of training", "training"), ("efficiency", "efficiency")):
             series = [
                 Series(
                     method, counts, [None if forecast is None else getattr(forecast, name) for forecast in forecasts]
                 )
                 for method, forecasts in forecasts_by_method.items()
             ]
-            figures.append(Curves(name, title, "devices", label, series, x_log=True, y_log=name == "seconds"))
+            figures.append(Curves(name, title, "devices", label, series, x_log=True, y_log=name == "training"))
         plot.figure(*figures).savefig(self.figure, dpi=120)
 
 
@@ -119,10 +126,18 @@ def _powers(devices: int) -> list[int]:
     return sorted({*(2**k for k in range(devices.bit_length())), devices})
 
 
+def _recommendation(forecasts: list[Forecast | None]) -> str:
+    best = recommended([forecast for forecast in forecasts if forecast is not None])
+    if best is None:
+        return "no mesh allows any method."
+    doubt = ", by a price of delay that was measured for shorter delays only" if guessed(best) else ""
+    return f"{best.method} on {best.mesh} trains fastest{doubt}."
+
+
 def _cells(forecast: dict | None) -> list[str]:
     if forecast is None:
-        return ["–", *[""] * 5, "no mesh allows it"]
-    times = [_time(forecast[name]) for name in ("seconds", "work", "exchange", "idle")]
+        return ["–", *[""] * 6, "no mesh allows it"]
+    times = [_time(forecast[name]) for name in ("training", "seconds", "work", "exchange", "idle")]
     parts = f", {forecast['micro_batches']} micro-batches" if forecast["micro_batches"] > 1 else ""
     memory = f"{forecast['memory'] / 1e9:.3g} GB"
     return [*times, memory, f"{forecast['efficiency']:.0%}", f"{forecast['mesh']}{parts}"]

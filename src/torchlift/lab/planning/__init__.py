@@ -1,11 +1,13 @@
-"""How long a step takes on machines that are not at hand: a cost model of lifting and of back-propagation."""
+"""How long steps and trainings take on machines that are not at hand: a cost model."""
 
 from torchlift.core.signatures import check_calls
 from torchlift.lab.planning.back_propagation import data_parallel, pipelined
+from torchlift.lab.planning.delay import guessed, steps_needed
 from torchlift.lab.planning.forecast import Forecast
+from torchlift.lab.planning.late_sweeps import late_sweeps
 from torchlift.lab.planning.lifting import lifting
 from torchlift.lab.planning.machine import Machine, Passes
-from torchlift.lab.planning.plan import METHODS, curves, plan
+from torchlift.lab.planning.plan import METHODS, curves, plan, recommended
 from torchlift.lab.planning.work import Work
 
 __all__ = [
@@ -16,9 +18,13 @@ __all__ = [
     "Work",
     "curves",
     "data_parallel",
+    "guessed",
+    "late_sweeps",
     "lifting",
     "pipelined",
     "plan",
+    "recommended",
+    "steps_needed",
 ]
 
 check_calls(__name__)

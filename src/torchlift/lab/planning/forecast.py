@@ -21,6 +21,7 @@ class Forecast:
         idle: seconds in which it waits for its turn in a pipeline.
         memory: bytes of the device that needs most.
         efficiency: time of one device, divided by the time of all of them together.
+        steps: that a training needs for one of back-propagation.
     """
 
     method: str
@@ -33,6 +34,7 @@ class Forecast:
     idle: float
     memory: float
     efficiency: float = 1.0
+    steps: float = 1.0
 
     @property
     def seconds(self) -> float:
@@ -40,12 +42,17 @@ class Forecast:
         return self.work + self.exchange + self.idle
 
     @property
+    def training(self) -> float:
+        """Seconds that bring a training as far as one step of back-propagation."""
+        return self.seconds * self.steps
+
+    @property
     def mesh(self) -> str:
         return f"data={self.data},layers={self.layers}"
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "seconds": self.seconds, "mesh": self.mesh}
+        return {**asdict(self), "seconds": self.seconds, "training": self.training, "mesh": self.mesh}
 
 
 def meshes(devices: int, samples: int, layers: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The three ways side by side, each on its best mesh."""
+"""All methods side by side, each on its best mesh."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import replace
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.planning.back_propagation import data_parallel, pipelined
+from torchlift.lab.planning.delay import steps_needed
 from torchlift.lab.planning.forecast import Forecast, meshes
+from torchlift.lab.planning.late_sweeps import late_sweeps
 from torchlift.lab.planning.lifting import lifting
 from torchlift.lab.planning.machine import Machine
 from torchlift.lab.planning.work import Work
 
-METHODS = ("lifting", "data-parallel", "pipelined")
+METHODS = ("late sweeps", "lifting", "data-parallel", "pipelined")
 
 
 def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = None) -> list[Forecast]:
-    """Layer-parallel lifting, data-parallel and pipelined back-propagation, each on the mesh on which it is fastest.
+    """Late sweeps, layer-parallel lifting, data-parallel and pipelined back-propagation, each on its fastest mesh.
 
-    Lifting and pipelining divide layers on two devices and more, and samples
+    All but data-parallel ones divide layers on two devices and more, and samples
     too where that is faster. A method that no mesh allows is left out: there are
     more devices than samples, or than layers and samples.
 
-    Steps are compared, not trainings: in a Jacobi step of lifting every layer
-    hears of its neighbours only, so what the loss says reaches one more layer
-    per step, and all layers in one step of back-propagation.
+    Trainings are compared, not steps: the time of a step counts as often as
+    `steps_needed` says.
 
     Arguments:
         work: the network and its batch.
@@ -35,6 +36,7 @@ def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = N
     """
     check_size("plan devices", devices)
     forecasts: dict[str, Callable[[int], list[Forecast]]] = {
+        "late sweeps": lambda count: [late_sweeps(work, machine, *mesh) for mesh in _divided(work, count)],
         "lifting": lambda count: [lifting(work, machine, *mesh) for mesh in _divided(work, count)],
         "data-parallel": lambda count: [data_parallel(work, machine, count)] if count <= work.batch else [],
         "pipelined": lambda count: [
@@ -45,12 +47,21 @@ def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = N
     }
     best_of_each = []
     for method in METHODS:
-        possible = [forecast for forecast in forecasts[method](devices) if memory is None or forecast.memory <= memory]
+        possible = [
+            replace(forecast, steps=steps_needed(forecast, work))
+            for forecast in forecasts[method](devices)
+            if memory is None or forecast.memory <= memory
+        ]
         if possible:
-            best = min(possible, key=lambda forecast: forecast.seconds)
+            best = min(possible, key=lambda forecast: forecast.training)
             alone = min(forecast.seconds for forecast in forecasts[method](1))
             best_of_each.append(replace(best, efficiency=alone / (devices * best.seconds)))
     return best_of_each
+
+
+def recommended(forecasts: Sequence[Forecast]) -> Forecast | None:
+    """The one whose training is shortest; None where there is none."""
+    return min(forecasts, key=lambda forecast: forecast.training, default=None)
 
 
 def curves(

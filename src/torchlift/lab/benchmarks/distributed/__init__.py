@@ -2,8 +2,9 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.lab.benchmarks.distributed.bench import Effort, run
+from torchlift.lab.benchmarks.distributed.race import race
 from torchlift.lab.benchmarks.distributed.size import Size
 
-__all__ = ["Effort", "Size", "run"]
+__all__ = ["Effort", "Size", "race", "run"]
 
 check_calls(__name__)

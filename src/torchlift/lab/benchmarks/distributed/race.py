@@ -1,0 +1,329 @@
+"""Seconds to a quality, for whole trainings on one and on two processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from torchlift.core.errors import invalid_value
+from torchlift.data import Batches, as_batches, load_digits, load_mnist
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.distributed.world import launch
+from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over
+from torchlift.training import BackPropagation, SweepDescent, TrainMethod, Work
+from torchlift.training.recording import lsuv_of_module
+
+#: Part of the final quality of one process that others may lose.
+LOST = 0.02
+#: Learning rate of AdamW, with cosine annealing like all others.
+RATE = 1e-3
+#: Evaluations of a training.
+ROUNDS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is trained, and how it is judged.
+
+    Arguments:
+        network: makes it, the same weights whenever it is asked for.
+        train: inputs and targets.
+        test: those it is judged by.
+        loss: of its outputs.
+        batch: samples of a step.
+        epochs: of the budget.
+        labels: judged by the share of wrong answers, not by the loss.
+    """
+
+    network: Callable[[], nn.Sequential]
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    loss: Loss
+    batch: int
+    epochs: float
+    labels: bool
+
+    @property
+    def steps(self) -> int:
+        return max(ROUNDS, math.ceil(self.epochs * len(self.train[0]) / self.batch))
+
+    @torch.no_grad()
+    def error(self, network: nn.Module) -> float:
+        """Wrong answers in per cent, or the mean loss; less is better."""
+        y, x = self.test
+        output = torch.cat([network(part) for part in y.split(1000)])
+        return 100 * float((output.argmax(1) != x).double().mean()) if self.labels else float(self.loss.mean(output, x))
+
+
+def mnist(epochs: float = 10.0) -> Task:
+    """Ten hidden layers of 600 ReLU, batch 256, rescaled (LSUV) so that the default start is alive for everybody."""
+    train, test = load_mnist("train"), load_mnist("test")
+    y = train.images.flatten(1)
+
+    def network() -> nn.Sequential:
+        chain = dense([784, *[600] * 10, 10], nn.ReLU)
+        lsuv_of_module(chain, y[:500])
+        return chain
+
+    whole = len(y) - len(y) % 256  # pipelines cut every batch into equal parts
+    return Task(network, (y[:whole], train.labels[:whole]), (test.images.flatten(1), test.labels), CrossEntropy(), 256,
+                epochs, labels=True)  # fmt: skip
+
+
+def autoencoder(epochs: float = 26.0) -> Task:
+    """784-500-250-30-250-500-784 with tanh on the bundled digits, batch 128."""
+    y, test = (load_digits(split).images.flatten(1) for split in ("train", "test"))
+    y = y[: len(y) - len(y) % 128]
+    network = partial(dense, [784, 500, 250, 30, 250, 500, 784], nn.Tanh)
+    return Task(network, (y, y), (test, test), SquaredError(), 128, epochs, labels=False)
+
+
+def tiny(epochs: float = 1.0) -> Task:
+    """Three small layers, to see that everything runs."""
+    y = torch.rand(64, 6, generator=torch.Generator().manual_seed(1))
+    return Task(partial(dense, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
+
+
+TASKS: Mapping[str, Callable[..., Task]] = {"mnist": mnist, "autoencoder": autoencoder, "tiny": tiny}
+
+
+def dense(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
+    """A chain of dense layers with torch's start."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), activation())]
+    return nn.Sequential(*layers[:-1])
+
+
+# -- contestants ------------------------------------------------------------------------------------------------------
+
+
+class Runner(ABC):
+    """A training that goes on step by step."""
+
+    #: Whether the first process works while the others wait.
+    alone: bool = False
+
+    @abstractmethod
+    def step(self) -> None:
+        """One step of the training."""
+
+    @abstractmethod
+    def judged(self) -> AbstractContextManager[nn.Module]:
+        """The network with the parameters to judge; all processes of the training take part."""
+
+
+class Method(Runner):
+    """A method of torchlift, on a mesh."""
+
+    def __init__(self, task: Task, method: TrainMethod, mesh: str | None = None) -> None:
+        self.alone, self.network = mesh is None, task.network()
+        steps = task.steps
+        work = Work(self.network, task.loss, _batches(task), lambda k: max(1 - k / steps, 0.0), mesh=as_mesh(mesh))
+        self.method = method.init(work)
+
+    def step(self) -> None:
+        self.method.step()
+
+    @contextmanager
+    def judged(self) -> Iterator[nn.Module]:
+        with self.method.evaluating():
+            yield self.network
+
+
+class DataParallel(Runner):
+    """`DistributedDataParallel` with AdamW, or AdamW on one process."""
+
+    def __init__(self, task: Task, mesh: Mesh | None) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.alone, self.network, self.task = mesh is None, task.network(), task
+        self.module = self.network if mesh is None else DistributedDataParallel(self.network)
+        self.rows = split_evenly(task.batch, 1 if mesh is None else mesh.data)[0 if mesh is None else mesh.data_rank]
+        self.batches, self.annealed = _batches(task), _Annealed(self.network, task.steps)
+
+    def step(self) -> None:
+        y, x, _ = self.batches.batch(self.annealed.count)
+        self.annealed.optimiser.zero_grad()
+        self.task.loss.mean(self.module(y[self.rows]), x[self.rows]).backward()
+        self.annealed.step()
+
+    @contextmanager
+    def judged(self) -> Iterator[nn.Module]:
+        yield self.network
+
+
+class Pipelined(Runner):
+    """Schedule 1F1B of torch with AdamW, cut where our stages are cut."""
+
+    def __init__(self, task: Task, mesh: Mesh, micro_batches: int) -> None:
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        self.network, self.mesh, self.batches = task.network(), mesh, _batches(task)
+        ranges = cut_sequential(self.network, task.train[0][:1], mesh.layers)
+        self.modules = [nn.Sequential(*list(self.network)[slice(*part.modules)]) for part in ranges]
+        module, part = self.modules[mesh.layer_rank], ranges[mesh.layer_rank]
+        self.first, self.last = mesh.neighbour(-1) is None, mesh.neighbour(1) is None
+        samples = task.batch // micro_batches
+        stage = PipelineStage(
+            module, mesh.layer_rank, mesh.layers, torch.device("cpu"),
+            input_args=torch.empty(samples, *part.in_shape, requires_grad=not self.first),
+            output_args=torch.empty(samples, *part.out_shape, requires_grad=True), group=mesh.group("layers"),
+        )  # fmt: skip
+        self.schedule = Schedule1F1B(stage, micro_batches, loss_fn=task.loss.mean)
+        self.annealed = _Annealed(module, task.steps)
+
+    def step(self) -> None:
+        y, x, _ = self.batches.batch(self.annealed.count)
+        self.annealed.optimiser.zero_grad()
+        self.schedule.step(*([y] if self.first else []), **({"target": x, "losses": []} if self.last else {}))
+        self.annealed.step()
+
+    @contextmanager
+    def judged(self) -> Iterator[nn.Module]:
+        with torch.no_grad():
+            for owner, module in enumerate(self.modules):
+                take_over(self.mesh, module, owner, "layers")
+        yield self.network
+
+
+class _Annealed:
+    """AdamW whose rate falls to 0 as those of our methods do."""
+
+    def __init__(self, module: nn.Module, steps: int) -> None:
+        self.optimiser = torch.optim.AdamW(module.parameters(), lr=RATE, fused=True)
+        self.steps, self.count = steps, 0
+
+    def step(self) -> None:
+        left = max(1 - self.count / self.steps, 0.0)
+        for group in self.optimiser.param_groups:
+            group["lr"] = RATE * 0.5 * (1 - math.cos(math.pi * left))
+        self.optimiser.step()
+        self.count += 1
+
+
+def _batches(task: Task) -> Batches:
+    return as_batches(task.train, batch_size=task.batch, seed=0)
+
+
+def contestants(task: Task, processes: int, micro_batches: tuple[int, ...]) -> dict[str, Runner]:
+    """All that take part, by name; the first one sets the target."""
+    data, layers = f"data={processes}", f"layers={processes}"
+    adam = BackPropagation(partial(torch.optim.AdamW, lr=RATE, fused=True), "cosine")
+    return {
+        "sweeps": Method(task, SweepDescent()),
+        "late sweeps, layers": Method(task, SweepDescent(), layers),
+        "sweeps, data": Method(task, SweepDescent(), data),
+        "AdamW": DataParallel(task, None),
+        "AdamW, DistributedDataParallel": DataParallel(task, as_mesh(data)),
+        **{f"AdamW, 1F1B, {m} micro-batches": Pipelined(task, as_mesh(layers), m) for m in micro_batches},
+        "late AdamW, layers": Method(task, adam, layers),
+    }
+
+
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+
+def race(tasks: Mapping[str, float | None], processes: int = 2, micro_batches: tuple[int, ...] = (4, 8)) -> list[Any]:
+    """One record per task, ready for JSON.
+
+    All trainings make as many steps from the same weights, on the same batches, in
+    turns of a twentieth, so that noise hits them alike. Evaluations are not timed. The
+    target is the last error of one process with sweeps, and 2 % of it for everybody; seconds
+    to it are those of the first evaluation that reaches it, and none where none does.
+
+    Arguments:
+        tasks: names of `TASKS`, with epochs; None for the usual ones.
+        processes: of one thread each.
+        micro_batches: of the pipelines.
+    """
+    for name in tasks:
+        if name not in TASKS:
+            invalid_value("bench distributed race", f"some of {', '.join(TASKS)}", repr(name))
+    return [
+        json.loads(launch(_run, processes, name, json.dumps([epochs, processes, micro_batches])))
+        for name, epochs in tasks.items()
+    ]
+
+
+def _run(name: str, settings: str) -> str:
+    epochs, processes, micro_batches = json.loads(settings)
+    task = TASKS[name]() if epochs is None else TASKS[name](epochs)
+    field = contestants(task, processes, tuple(micro_batches))
+    seconds, curves = dict.fromkeys(field, 0.0), {who: [] for who in field}
+    ends = [task.steps * (k + 1) // ROUNDS for k in range(ROUNDS)]
+    for begin, end in zip([0, *ends], ends, strict=False):
+        for who, runner in field.items():
+            seconds[who] += _turn(runner, end - begin)
+            curves[who].append([end, seconds[who], _judge(runner, task)])
+    if dist.get_rank():
+        return ""  # the first process has judged
+    return json.dumps({"task": name, "steps": task.steps, "batch": task.batch, **judged(curves)})
+
+
+def _turn(runner: Runner, steps: int) -> float:
+    """Seconds until all processes have made so many steps."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(steps if dist.get_rank() == 0 or not runner.alone else 0):
+        runner.step()
+    dist.barrier()
+    return time.perf_counter() - start
+
+
+def _judge(runner: Runner, task: Task) -> float:
+    if runner.alone and dist.get_rank():
+        return math.nan
+    with runner.judged() as network:
+        training = network.training
+        network.eval()
+        error = task.error(network) if dist.get_rank() == 0 else math.nan
+        network.train(training)
+    return error
+
+
+def judged(curves: Mapping[str, list[list[float]]]) -> dict[str, Any]:
+    """The target of the first contestant, and who comes there when.
+
+    Arguments:
+        curves: [steps, seconds, error] of every evaluation, by contestant.
+    """
+    first = next(iter(curves.values()))
+    target = first[-1][2] * (1 + LOST)
+    reached = {who: next((s for _, s, error in curve if error <= target), None) for who, curve in curves.items()}
+    alone = reached[next(iter(curves))]
+    assert alone is not None  # its last error is better than the target
+    rows = {
+        who: asdict(Row(curve[-1][1], curve[-1][2], reached[who], None if (s := reached[who]) is None else alone / s))
+        for who, curve in curves.items()
+    }
+    return {"target": target, "rows": rows, "curves": curves}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant.
+
+    Arguments:
+        seconds: of all steps.
+        error: at the end.
+        to_target: seconds until the target was reached; None where it was not.
+        speed_up: times as fast to the target as the first one.
+    """
+
+    seconds: float
+    error: float
+    to_target: float | None
+    speed_up: float | None
