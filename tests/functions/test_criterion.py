@@ -114,6 +114,27 @@ def test_segmentation_needs_no_loss() -> None:
     assert result.history[-1]["loss"] < 0.2
 
 
+def test_predictions_and_targets_may_differ_in_shape() -> None:
+    """Mean and spread of a normal distribution, and labels that do not count."""
+    torch.manual_seed(0)
+    y = torch.rand(200, 2)
+    x = y.sum(1, keepdim=True) + 0.1 * torch.randn(200, 1)
+
+    def likelihood(p: Tensor, x: Tensor) -> Tensor:
+        return F.gaussian_nll_loss(p[:, :1], x, p[:, 1:].exp())
+
+    network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+    tl.train(network, (y, x), loss=likelihood, steps=400, progress=False)
+    spread = network(y)[:, 1].mul(0.5).exp()
+    assert float(spread.detach().median()) == pytest.approx(0.1, rel=0.5)
+    labels = (y[:, 0] > 0.5).long()
+    labels[:20] = -100
+    result = tl.train(
+        nn.Linear(2, 2), (y, labels), loss=nn.CrossEntropyLoss(weight=torch.ones(2)), steps=50, progress=False
+    )
+    assert result.steps == 50
+
+
 def test_lifted_solvers_refuse_what_has_no_proximal_map() -> None:
     network, y = tl.networks.MLP([3, 4, 1]), torch.rand(20, 3)
     data = (y, y.sum(1, keepdim=True))

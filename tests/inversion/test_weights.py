@@ -140,6 +140,17 @@ def test_weight_and_anchor_together() -> None:
     assert error(inv.x) < 1.2 * best
 
 
+def test_without_a_prior_the_anchor_is_chosen() -> None:
+    """A decoder and a noise level are enough: fitting the noise would be far worse than the decoder."""
+    net, x, y = problem(40)
+    decoder = decoder_of(net, NOISE**2)
+    inv = tl.invert(net, y, noise_level=NOISE, start=decoder)
+    assert inv.problem is not None and inv.problem.anchor > 0 and "SURE" in inv.message
+    fitted = tl.invert(net, y, start=decoder)
+    errors = [float((net(each) - net(x)).square().sum().detach()) for each in (inv.x, decoder(y), fitted.x)]
+    assert errors[0] <= 1.02 * errors[1] and errors[0] < errors[2]
+
+
 def test_a_noise_level_alone_chooses_the_weight() -> None:
     net, _, y = problem(6)
     inv = tl.invert(net, y, Tikhonov(), noise_level=NOISE)

@@ -11,7 +11,6 @@ from torch import Tensor
 from torchlift.core.checks import check_size
 from torchlift.core.solution import Record, Result
 from torchlift.core.tensors import Point
-from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
@@ -24,6 +23,12 @@ from torchlift.solvers import solve
 
 #: Sweeps go on for an image while so many of them take this share off the objective of the network.
 CHUNK, SHARE = 10, 0.25
+
+#: Steps without visible progress that end quasi-Newton steps, which others follow, and the last ones after them.
+PATIENCE = 10
+
+#: Of the quasi-Newton steps where no start was given.
+SPECTRUM = 1.0
 
 #: Steps from every start before the best one is chosen, and steps of the last phase.
 TRIAL, POLISH = 20, 100
@@ -53,7 +58,7 @@ class Automatic:
 
     sweeps: int = 40
     lifted: Sweep = field(default_factory=Sweep)
-    descent: QuasiNewton = field(default_factory=QuasiNewton)
+    descent: QuasiNewton = field(default_factory=lambda: QuasiNewton(patience=PATIENCE))
     finish: Accelerated = field(default_factory=Accelerated)
 
     def __post_init__(self) -> None:
@@ -71,10 +76,9 @@ class Automatic:
         if problem.blind:
             return run_steps(problem, self.finish, first, budget)
         best = _Best(problem, first)
-        # L-BFGS needs values, and constraints that hold entries one by one
-        functions = [part.function for part in problem.split.parts]
-        known = not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
-        descent = self.descent if known else self.finish
+        descent = self.descent if problem.entrywise else self.finish
+        if isinstance(descent, QuasiNewton) and len(starts) > 1:
+            descent = replace(descent, spectrum=SPECTRUM)
         swept, most = torch.zeros_like(problem.weight, dtype=torch.int64), min(self.sweeps, budget.max_steps // 2)
         seeds = torch.ones_like(swept, dtype=torch.bool)
         if len(starts) == 1:
@@ -90,13 +94,14 @@ class Automatic:
         result = run_steps(problem, replace(descent, tolerance=self.tolerance), best.x, budget)
         history, steps = result.history, result.steps + swept
         unfinished = result.status == Status.STALLED
-        if known and bool(unfinished.any()):
+        if problem.entrywise and bool(unfinished.any()):
             # without the smoothing of the prior; steps are counted for each image alone
             index = unfinished.nonzero().flatten()
             others = float(result.objective.sum() - result.objective[index].sum())
             note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
             ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
-            polished = run_steps(problem.select(index), self.finish, result.x[index], ending)
+            finish = replace(self.finish, patience=min(PATIENCE, self.finish.patience))
+            polished = run_steps(problem.select(index), finish, result.x[index], ending)
             result = _merged(result, polished, index)
             steps = steps.index_add(0, index, polished.steps)
         made = int(swept.max())

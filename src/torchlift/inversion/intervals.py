@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,10 +15,14 @@ from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
 from torchlift.inversion.problem import InversionProblem, square_sum
 
-#: Inputs of at most so many entries get one probe per entry, which is exact.
-EXACT = 128
+#: Inputs of at most so many entries get the whole matrix of curvatures, which is exact: of deep networks, and of one
+#: lifted layer, where a column of it costs two products with W.
+EXACT, EXACT_LAYER = 128, 1024
 
-#: Larger ones get one probe per place of a lattice: entries this far apart (in each direction of an image) share one.
+#: Entries of such matrices that are kept at once.
+MATRICES = 2**24
+
+#: Larger inputs get one probe per place of a lattice: entries this far apart (in each direction of an image) share one.
 SPACING = 4
 
 #: Length from which a product A x of the prior counts as an edge, where the prior holds nothing.
@@ -26,7 +31,7 @@ EDGE = 0.05
 #: Steps of conjugate gradients for every probe.
 STEPS = 25
 
-#: Scores are errors in units of a deviation plus this share of its root mean square over the image.
+#: Scores of a calibration are errors in units of a deviation plus this share of its root mean square over the image.
 FLOOR = 0.05
 
 
@@ -90,7 +95,7 @@ def calibrate(deviation: Tensor, x: Tensor, truth: Tensor) -> Calibration:
     check_like("calibrate truth", truth, x)
     if len(truth) != len(x):
         invalid_value("calibrate truth", f"{len(x)} inputs, one per inversion", len(truth))
-    return Calibration(((x - truth).abs() / deviation).flatten().sort().values)
+    return Calibration(((x - truth).abs() / _floored(deviation)).flatten().sort().values)
 
 
 def make_interval(
@@ -102,7 +107,8 @@ def make_interval(
     deviation = posterior_deviation(problem, x, noise_level)
     normal = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
     factor = normal if calibration is None else calibration.factor(level)
-    lower, upper = x - factor * deviation, x + factor * deviation
+    half = factor * (deviation if calibration is None else _floored(deviation))
+    lower, upper = x - half, x + half
     if problem.constrained:
         lower, upper = (problem.split.prox(bound, 0.0) for bound in (lower, upper))
     return Interval(lower, upper, deviation, level, factor)
@@ -110,13 +116,32 @@ def make_interval(
 
 @torch.no_grad()
 def posterior_deviation(problem: InversionProblem, x: Tensor, noise_level: float | None = None) -> Tensor:
-    """Standard deviations of Laplace's approximation of exp(−objective/ς²) at x, like x.
+    """Standard deviations of the error x − x† of every entry, like x.
 
-        Σ = ς² (N'ᵀL''N' + λI + ρ Σ_i A_iᵀ∇²(g_i)_δ(A_i x) A_i)⁻¹
+    In general they are those of Laplace's approximation of exp(−objective/ς²) at x,
 
-    with Moreau envelopes (g)_δ. Exact for affine networks and quadratic priors. The
-    diagonal is probed with signs on lattices and conjugate gradients; one
-    probe per entry of small inputs.
+        Σ = ς²H⁻¹,   H = N'ᵀL''N' + P,   P = λI + ρ Σ_i A_iᵀ∇²(g_i)(A_i x) A_i,
+
+    with Moreau envelopes of those g_i that are not smooth. They are exact for affine
+    networks and quadratic priors.
+
+    For **one lifted layer** the solution of min μB(y, Wx + b) + ρR(x) + λ/2 ‖x − x₀‖² at
+    y = σ(Wx† + b) + n has Wᵀμ(σ(Wx + b) − y) + ρ∇R(x) + λ(x − x₀) = 0: the gradient of
+    B is the residual, without a derivative of σ. Subtracting the same for x† gives the error
+
+        (μWᵀDW + P)(x − x†) = μWᵀn − (ρ∇R(x†) + λ(x† − x₀)),
+
+    where D has the slopes of σ between Wx† + b and Wx + b: nothing is neglected. Noise
+    of inactive units (D = 0) counts, though they hold nothing. With n ~ N(0, ς²I), and the last
+    bracket of covariance ς²P, as for inputs drawn from the prior,
+
+        Σ = ς²H⁻¹(μ²WᵀW + P)H⁻¹,   H = μWᵀσ'(Wx + b)W + P.
+
+    It is exact for quadratic priors wherever no unit has a kink between x and x†; data that were
+    projected onto the range of σ have less noise than this says.
+
+    The diagonal comes from the matrix itself for small inputs and single layers, else it
+    is probed with signs on lattices and conjugate gradients.
 
     Arguments:
         noise_level: ς; by default the root mean square of N(x) − y.
@@ -128,17 +153,61 @@ def posterior_deviation(problem: InversionProblem, x: Tensor, noise_level: float
         variance = square_sum(problem.forward(x) - problem.output) / problem.output[0].numel()
     else:
         variance = torch.full_like(problem.weight, check_positive("interval noise_level", noise_level) ** 2)
-    product = _hessian(problem, x)
-    total = torch.zeros_like(x)
-    for probe in _probes(x):
-        total = total + probe * _conjugate_gradients(product, probe)
-    deviation = (along(variance, x) * total.clamp_min(0)).sqrt()
+    entries = x[0].numel()
+    exact = entries <= (EXACT_LAYER if _one_layer(problem) else EXACT)
+    count = max(1, MATRICES // entries**2) if exact else len(x)
+    diagonal = _matrix_diagonal if exact else _probed_diagonal
+    parts = torch.arange(len(x), device=x.device).split(count)
+    variances = torch.cat([diagonal(_error(problem.select(index), x[index]), x[index]) for index in parts])
+    return (along(variance, x) * variances.clamp_min(0)).sqrt()
+
+
+def _floored(deviation: Tensor) -> Tensor:
+    """Deviations that no entry of an image has much smaller than the others: where they are 0, errors are not."""
     size = (square_sum(deviation) / deviation[0].numel()).sqrt()
-    return deviation + FLOOR * along(size, x)
+    return deviation + FLOOR * along(size, deviation)
 
 
-def _hessian(problem: InversionProblem, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """v ↦ (N'ᵀL''N' + λI + ρ Σ AᵀHA)v, the curvature of every image, made positive definite."""
+Product: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Error:
+    """An error of covariance ς²H⁻¹MH⁻¹, by products with H and M: v ↦ like x; no M where it is H."""
+
+    curvature: Product
+    noise: Product | None = None
+
+
+def _one_layer(problem: InversionProblem) -> bool:
+    """Whether the lifted objective of a single layer was minimised."""
+    return problem.lifted and problem.chain.count == 1
+
+
+def _error(problem: InversionProblem, x: Tensor) -> _Error:
+    prior = _prior_curvature(problem, x)
+    if not _one_layer(problem):
+        data = _network_curvature(problem, x)
+        return _Error(lambda v: data(v) + prior(v))
+    layers, context, mu = problem.chain, problem.context, problem.mu[0]
+    (jacobian,), (activation,) = layers.jacobians, layers.activations
+    with torch.enable_grad():
+        pre = layers.pre_activation(0, (x,), context).detach().requires_grad_()
+        output = activation(pre)
+
+    def curvature(v: Tensor) -> Tensor:
+        # σ is a gradient, so that its Jacobian is symmetric
+        (bent,) = torch.autograd.grad(output, pre, jacobian.forward(v, context)[0], retain_graph=True)
+        return mu * jacobian.adjoint((bent,), context) + prior(v)
+
+    def noise(v: Tensor) -> Tensor:
+        return mu**2 * jacobian.adjoint(jacobian.forward(v, context), context) + prior(v)
+
+    return _Error(curvature, noise)
+
+
+def _network_curvature(problem: InversionProblem, x: Tensor) -> Product:
+    """v ↦ N'ᵀL''N'v."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         output = problem.forward(leaf)
@@ -147,41 +216,79 @@ def _hessian(problem: InversionProblem, x: Tensor) -> Callable[[Tensor], Tensor]
         prediction = output.detach().requires_grad_()
         loss = problem.loss.value(prediction, problem.output).sum()
         (slope,) = torch.autograd.grad(loss, prediction, create_graph=True)
-        parts = []
-        for part in problem.split.parts:
-            if part.function.constraint:
-                continue
-            # not exactly 0, where lengths have no derivative
-            w = (part.product(x).detach() + 1e-4 * EDGE).requires_grad_()
-            parts.append((part, w, (w - part.prox(w, EDGE)) / EDGE))
-    # without it, directions that neither the data nor the prior see would have an infinite deviation
-    least = 1e-6 * (1 + problem.anchor)
 
     def product(v: Tensor) -> Tensor:
         (forward,) = torch.autograd.grad(back, dual, v, retain_graph=True)
         if slope.requires_grad:
             (forward,) = torch.autograd.grad(slope, prediction, forward, retain_graph=True)
         (total,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
-        total = total + (problem.anchor + least) * v
-        for part, w, gradient in parts:
-            (bent,) = torch.autograd.grad(gradient, w, part.product(v), retain_graph=True)
-            total = total + problem.weights * part.back(bent)
         return total
 
     return product
 
 
+def _prior_curvature(problem: InversionProblem, x: Tensor) -> Product:
+    """v ↦ (λI + ρ Σ AᵀHA)v, made positive definite."""
+    parts = []
+    for part in problem.split.parts:
+        if part.function.constraint:
+            continue
+        with torch.enable_grad():
+            # not exactly 0, where lengths have no derivative
+            w = (part.product(x).detach() + 1e-4 * EDGE).requires_grad_()
+            if part.function.smooth:
+                (gradient,) = torch.autograd.grad(part.value(w).sum(), w, create_graph=True)
+            else:
+                gradient = (w - part.prox(w, EDGE)) / EDGE
+        parts.append((part, w, gradient))
+    # without it, directions that neither the data nor the prior see would have an infinite deviation
+    least = 1e-6 * (1 + problem.anchor)
+
+    def product(v: Tensor) -> Tensor:
+        total = (problem.anchor + least) * v
+        for part, w, gradient in parts:
+            if gradient.requires_grad:
+                (bent,) = torch.autograd.grad(gradient, w, part.product(v), retain_graph=True)
+                total = total + problem.weights * part.back(bent)
+        return total
+
+    return product
+
+
+def _matrix_diagonal(error: _Error, x: Tensor) -> Tensor:
+    """The diagonal of H⁻¹MH⁻¹ from its matrices, in double precision."""
+    units = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape[1:])
+
+    def matrix(product: Product) -> Tensor:
+        columns = [product(unit.expand_as(x)).flatten(1) for unit in units]
+        square = torch.stack(columns, 2).double()
+        return (square + square.mT) / 2
+
+    inverse = torch.linalg.inv(matrix(error.curvature))
+    if error.noise is None:
+        return inverse.diagonal(dim1=1, dim2=2).view_as(x).to(x)
+    return (inverse @ matrix(error.noise) * inverse.mT).sum(2).view_as(x).to(x)
+
+
+def _probed_diagonal(error: _Error, x: Tensor) -> Tensor:
+    """The diagonal of H⁻¹MH⁻¹ by probes and conjugate gradients."""
+    total = torch.zeros_like(x)
+    for probe in _probes(x):
+        solved = _conjugate_gradients(error.curvature, probe)
+        if error.noise is not None:
+            solved = _conjugate_gradients(error.curvature, error.noise(solved))
+        total = total + probe * solved
+    return total
+
+
 def _probes(x: Tensor) -> list[Tensor]:
     """Random signs on disjoint sets of entries that cover all of them; the same for every image."""
-    shape, entries = x.shape[1:], x[0].numel()
-    if entries <= EXACT:
-        colours = torch.arange(entries, device=x.device).view(shape)
-    else:
-        colours = torch.zeros(shape, dtype=torch.int64, device=x.device)
-        spacing = SPACING if x.ndim == 4 else SPACING**2
-        for axis in range(max(0, len(shape) - 2), len(shape)):
-            place = torch.arange(shape[axis], device=x.device) % spacing
-            colours = colours * spacing + place.view(-1, *(1,) * (len(shape) - 1 - axis))
+    shape = x.shape[1:]
+    colours = torch.zeros(shape, dtype=torch.int64, device=x.device)
+    spacing = SPACING if x.ndim == 4 else SPACING**2
+    for axis in range(max(0, len(shape) - 2), len(shape)):
+        place = torch.arange(shape[axis], device=x.device) % spacing
+        colours = colours * spacing + place.view(-1, *(1,) * (len(shape) - 1 - axis))
     signs = 2 * torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0)).to(x) - 1
     return [(signs * (colours == colour)).expand_as(x) for colour in colours.unique()]
 

@@ -82,7 +82,7 @@ def invert(
             "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or an instance with other settings.
         start: first guess of x, or a decoder that makes it from y. By default a few are tried.
         anchor: λ ≥ 0, how strongly x is held at the start; by default 0. With a decoder as the start, a noise
-            level and no weight, weight and anchor are chosen together by SURE.
+            level and no weight, weight and anchor are chosen together by SURE; without a prior, the anchor alone.
         mu: μ_r > 0, one number or one per layer (an affine map at the end counts); by default 3 for hidden
             layers and 1 for the last.
         max_steps: steps per image; by default the algorithm's usual number.
@@ -111,8 +111,9 @@ def invert(
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
     if time_limit is not None:
         check_positive("invert time_limit", time_limit)
-    together = prior is not None and weight is None and anchor is None and decoder is not None
-    weight = ("sure" if noise_level is not None and prior is not None else WEIGHT) if weight is None else weight
+    together = weight is None and anchor is None and decoder is not None and noise_level is not None
+    if weight is None:
+        weight = "sure" if together or (noise_level is not None and prior is not None) else WEIGHT
     weights = validation.check_weight(weight, noise_level, problem.output)
     size = batch_size(net, problem, batch_limit, memory_limit)
     deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -169,6 +170,7 @@ def _problem(
         dual_norm=split.square_norm(),
         loss=term,
         network=net if layers is None else None,
+        lifted=lifted,
     )
     return problem, projected if lifted else 0
 

@@ -54,6 +54,7 @@ class InversionProblem:
         dual_norm: a bound of Σ ‖A_i‖².
         loss: L.
         network: (inputs, context) ↦ N; by default the forward pass of the layers.
+        lifted: whether the first of the two objectives is minimised.
     """
 
     layers: Layers | None
@@ -69,6 +70,7 @@ class InversionProblem:
     dual_norm: float
     loss: Loss = field(default_factory=SquaredError)
     network: Callable[[Tensor, Context], Tensor] | None = None
+    lifted: bool = False
 
     @property
     def batch(self) -> int:
@@ -103,6 +105,12 @@ class InversionProblem:
         """Whether R has no values, only a proximal map, so that objectives cannot be compared."""
         functions = [part.function for part in self.split.parts]
         return any(isinstance(function, PlugAndPlay) and function.function is None for function in functions)
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether R has values and its constraints hold entries one by one, which L-BFGS needs."""
+        functions = [part.function for part in self.split.parts]
+        return not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
 
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
@@ -58,6 +60,8 @@ class QuasiNewton(Nested):
         patience, visible: by default an image is done when 20 steps take less than 0.02 % off its objective.
         memory: pairs that are kept.
         smoothing: ε > 0.
+        spectrum: p ≥ 0 of H before the first pair, which for images (C, height, width) divides the frequency f by
+            (1 + |f|)^p: from a start that knows nothing, errors are largest where f is small.
 
     Reference: Liu & Nocedal, Mathematical Programming 45 (1989); Bertsekas, SIAM
     Journal on Control and Optimization 20 (1982), for projections.
@@ -69,11 +73,14 @@ class QuasiNewton(Nested):
     visible: float = 2e-4
     memory: int = 10
     smoothing: float = 2e-4
+    spectrum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("QuasiNewton memory", self.memory)
         check_positive("QuasiNewton smoothing", self.smoothing)
+        if check_number("QuasiNewton spectrum", self.spectrum) < 0:
+            invalid_value("QuasiNewton spectrum", "a number >= 0", self.spectrum)
 
     def remember(self, problem: InversionProblem, state: InversionState) -> Curvature:
         x = state.x
@@ -85,7 +92,8 @@ class QuasiNewton(Nested):
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         memory, x = state.memory, state.x
         held = self._held(problem, x, memory.gradient)
-        direction = _direction(memory, memory.gradient.masked_fill(held, 0.0)).masked_fill_(held, 0.0)
+        free = memory.gradient.masked_fill(held, 0.0)
+        direction = _direction(memory, free, self._metric(x)).masked_fill_(held, 0.0)
         moved = x + along(memory.step, x) * direction
         moved = problem.split.prox(moved, 0.0) if problem.constrained else moved
         products = problem.split.products(moved)
@@ -95,7 +103,9 @@ class QuasiNewton(Nested):
         room = 4 * torch.finfo(value.dtype).eps * memory.value.abs()
         accepted = value <= memory.value + ARMIJO * slope + room
         pairs = _renewed(memory, change, bend, accepted)
-        step = torch.where(accepted, (2 * memory.step).clamp_max(1.0), 0.4 * memory.step)
+        # the least value of the parabola through F, its slope and the value that was refused
+        refused = (-slope / (2 * (value - memory.value - slope))).nan_to_num(0.0).clamp(0.05, 0.5)
+        step = torch.where(accepted, (2 * memory.step).clamp_max(1.0), refused * memory.step)
         bound = block_bound(self._residual(problem, moved, gradient), moved, problem.guess)
         bound = bound + problem.dual_gap(products, duals)
         if not bool(accepted.all()):
@@ -105,6 +115,20 @@ class QuasiNewton(Nested):
         memory = Curvature(smooth, value, gradient, *pairs, step)
         point = Point({"x": moved, "z": (), "dual": duals})
         return replace(state, point=point, products=products, memory=memory, bound=bound)
+
+    def _metric(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """H before the first pair, up to a factor, for gradients (B, entries): the identity or the spectrum's."""
+        if not self.spectrum or x.ndim < 4:
+            return lambda q: q
+        height, width = x.shape[-2:]
+        down = torch.fft.fftfreq(height, 1 / height, dtype=x.dtype, device=x.device)[:, None]
+        right = torch.fft.rfftfreq(width, 1 / width, dtype=x.dtype, device=x.device)
+        shares = (1 + torch.hypot(down, right)) ** -self.spectrum
+
+        def metric(q: Tensor) -> Tensor:
+            return torch.fft.irfft2(torch.fft.rfft2(q.view_as(x)) * shares, s=(height, width)).flatten(1)
+
+        return metric
 
     def _evaluate(
         self, problem: InversionProblem, x: Tensor, products: Tensors
@@ -137,17 +161,18 @@ class QuasiNewton(Nested):
         return gradient.masked_fill(self._held(problem, x, gradient), 0.0)
 
 
-def _direction(memory: Curvature, gradient: Tensor) -> Tensor:
-    """−H∇F by the two-loop recursion; the unit vector along −∇F before the first pair."""
+def _direction(memory: Curvature, gradient: Tensor, metric: Callable[[Tensor], Tensor]) -> Tensor:
+    """−H∇F by the two-loop recursion; a step of length 1 before the first pair."""
     q = gradient.flatten(1)
     used = [k for k in range(memory.inverse.shape[1]) if bool((memory.inverse[:, k] != 0).any())]
     shares = {}
     for k in reversed(used):
         shares[k] = memory.inverse[:, k] * torch.linalg.vecdot(memory.s[:, k], q)
         q = q - shares[k][:, None] * memory.y[:, k]
-    # the first guess of H: ⟨s, y⟩/⟨y, y⟩ of the newest pair, or a step of length 1
+    # the first guess of H: the metric P times ⟨s, y⟩/⟨y, Py⟩ of the newest pair, or a step of length 1
     newest, inverse = memory.y[:, -1], memory.inverse[:, -1]
-    scale = 1 / (inverse * torch.linalg.vecdot(newest, newest)).clamp_min(1e-30)
+    scale = 1 / (inverse * torch.linalg.vecdot(newest, metric(newest))).clamp_min(1e-30)
+    q = metric(q)
     unit = 1 / torch.linalg.vector_norm(q, dim=1).clamp_min(1e-30)
     q = q * torch.where(inverse > 0, scale, unit)[:, None]
     for k in used:

@@ -33,6 +33,12 @@ def test_a_moment_of_each_row(
     assert all(record["steps"] >= 1 and record["test"] > 5 for record in records)
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["records"] == records
+    pictures = {file.name for file in (tmp_path / "records").glob("*.png")}
+    assert pictures == {"clean.png", "noisy.png", "ours-0-s-0.png", "muon-0-s-0.png"}
+    (tmp_path / "records" / "ours-0-s-0.png").unlink()  # drawn again from the finished run, without a step
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == records
+    assert (tmp_path / "records" / "ours-0-s-0.png").read_bytes().startswith(b"\x89PNG")
     assert main(["bench", "photographs", "--records", str(tmp_path / "records"), "--table"]) == 0
     assert "| Muon, rate 0.001, cosine | 0 s |" in capsys.readouterr().out
 
@@ -73,6 +79,7 @@ def test_bm3d_goes_on_at_the_image_where_it_was(tmp_path: Path, monkeypatch: pyt
         return y
 
     monkeypatch.setattr(photographs, "bm3d", stopped)
+    monkeypatch.setattr(photographs, "example", lambda: (torch.zeros(1, 1, 8, 8),) * 2)
     records = []
     for name in ("broken", "whole"):
         bench = photographs.Bench(images, tmp_path / name / "records", tmp_path / name, 1.0)

@@ -5,6 +5,7 @@
 | `physics.LinearPhysics`        | `operators.LinearOperator`     | `from_physics`, `as_physics`  |
 | `physics.LinearPhysics`        | `imaging.Task`                 | `PhysicsTask`                 |
 | `models.Reconstructor`         | `networks.Network`             | `as_reconstructor`            |
+| `models.Reconstructor`         | `nn.Module` for `train`        | `with_physics`                |
 | `optim.Prior`                  | `priors.Prior`, `Regulariser`  | `as_prior`                    |
 """
 
@@ -13,5 +14,6 @@ from torchlift.contrib.deepinv.physics import as_physics
 from torchlift.contrib.deepinv.prior import as_prior
 from torchlift.contrib.deepinv.reconstructor import as_reconstructor
 from torchlift.contrib.deepinv.task import PhysicsTask
+from torchlift.contrib.deepinv.trainable import with_physics
 
-__all__ = ["PhysicsTask", "as_physics", "as_prior", "as_reconstructor", "from_physics"]
+__all__ = ["PhysicsTask", "as_physics", "as_prior", "as_reconstructor", "from_physics", "with_physics"]

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torchlift.cli.settings.arrays import read_npz
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import read_json, write_file
-from torchlift.data import Denoising, Patches, psnr, tiles
+from torchlift.core.png import png
+from torchlift.data import Denoising, Patches, load_photographs, psnr, tiles
 from torchlift.lab.benchmarks.league import Several
 from torchlift.liftings import Conventional
 from torchlift.networks import FirmDenoiser
@@ -153,6 +154,12 @@ def bm3d(y: Tensor) -> Tensor:
     return torch.from_numpy(denoise(y[0, 0].double().numpy(), NOISE)).to(y)[None, None]
 
 
+def example() -> tuple[Tensor, Tensor]:
+    """A grey crop (1, 1, 128, 128) of a bundled photograph, which may be shown anywhere, and the same with noise."""
+    clean = load_photographs()[1:2, :, 64:192, 64:192].mean(1, keepdim=True)
+    return clean, clean + NOISE * torch.randn(clean.shape, generator=torch.Generator().manual_seed(3))
+
+
 @torch.no_grad()
 def qualities(
     denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], seed: int, known: int = 0
@@ -172,11 +179,11 @@ def measure(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], seed:
 
 
 class Bench:
-    """Runs of one seed and one budget, kept in a folder: one JSON file for each, and checkpoints of those that go on.
+    """Runs of one seed and one budget, kept in a folder: a JSON file and a picture of each; checkpoints elsewhere.
 
     Arguments:
         images: to train on; the last 40 are held out.
-        records: the folder of JSON files.
+        records: the folder of JSON and PNG files.
         work: the folder of checkpoints.
         seconds: budget of processor time.
     """
@@ -193,11 +200,22 @@ class Bench:
     def row(self, row: str, test: Sequence[Tensor] | None) -> dict[str, Any]:
         """One row of the table, continued where it was; the test images are read when it is done."""
         file = self.file(row)
+        record: dict[str, Any] = {}
         if file.exists():
-            return read_json(file, "It is damaged: remove it and repeat the row.")
-        record = self._bm3d(test) if row == "BM3D" else self._raced(row, test)
+            record = read_json(file, "It is damaged: remove it and repeat the row.")
+            if file.with_suffix(".png").exists():
+                return record
+        denoise: Callable[[Tensor], Tensor] = bm3d
+        if row != "BM3D":
+            measured, denoise = self._raced(row, test if not record else None)
+            record = record or measured
+        record = record or self._bm3d(test)
         self.records.mkdir(parents=True, exist_ok=True)
         write_file(file, json.dumps(record, indent=1) + "\n")
+        clean, noisy = example()
+        drawn = {"clean": clean, "noisy": noisy, file.stem: denoise(noisy).detach()}
+        for name, image in drawn.items():
+            write_file(self.records / f"{name}.png", png((255 * image[0, 0].clamp(0, 1)).round().int()))
         return record
 
     def _bm3d(self, test: Sequence[Tensor] | None) -> dict[str, Any]:
@@ -218,7 +236,7 @@ class Bench:
             "test": round(sum(known["psnr"]) / len(test), 3),
         }  # fmt: skip
 
-    def _raced(self, row: str, test: Sequence[Tensor] | None) -> dict[str, Any]:
+    def _raced(self, row: str, test: Sequence[Tensor] | None) -> tuple[dict[str, Any], nn.Module]:
         trials = {}
         if row in BASELINES:
             for rate in BASELINES[row][1]:
@@ -230,7 +248,7 @@ class Bench:
             record["test"] = round(measure(module, test, 2), 3)
         if isinstance(module, Firm):
             record["largest_norm"] = max(module.denoiser.certificate().norms)
-        return record
+        return record, module
 
     def _trained(self, row: str, rate: float | None, seconds: float) -> tuple[dict[str, Any], nn.Module]:
         """Train for as many steps as the budget has time for; the number is kept beside the checkpoints."""
@@ -322,6 +340,17 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
             *("–" if record.get(key) is None else f"{record[key]:.2f} dB" for key in ("held_out", "test")),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def strip(records: Path) -> str:
+    """The pictures in a folder of records side by side, as HTML for a page beside `records`."""
+    drawn = sorted(file.stem for file in records.glob("*.png") if file.stem not in ("clean", "noisy"))
+    address = f"records/{records.name}"
+    figures = [
+        f'<figure><img src="{address}/{name}.png" alt="" width="160"><figcaption>{name}</figcaption></figure>'
+        for name in ("clean", "noisy", *drawn)
+    ]
+    return '<div class="strip">' + "".join(figures) + "</div>" if drawn else ""
 
 
 def _slug(name: str) -> str:
