@@ -186,6 +186,15 @@ def test_no_step_exceeds_the_limit_shared_by_all_layers() -> None:
     assert optimiser.relative_size <= 1 / 20 + 1e-7
 
 
+@pytest.mark.parametrize(("layers", "most"), [(2, 1 / 2), (20, 1 / 20), (80, 1 / 40), (500, 1 / 100)])
+def test_the_limit_grows_as_the_root_of_the_number_of_many_layers(layers: int, most: float) -> None:
+    optimiser = RelativeStep(nn.Sequential(*[nn.Linear(1, 1) for _ in range(layers)]), start=9.0)
+    optimiser._arrange()
+    assert optimiser._most == pytest.approx(most)
+    optimiser.retreat()
+    assert optimiser._most == pytest.approx(most / 2)
+
+
 @pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (16, 0.015), (50, 0.005)])
 def test_deep_networks_begin_with_shorter_steps(layers: int, first: float) -> None:
     module = nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()

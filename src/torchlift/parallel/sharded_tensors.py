@@ -38,6 +38,10 @@ def _stacked(tensors: Sequence[Tensor], stage: LayerStage) -> Iterator[tuple[int
     slots = [(name, index, *places[stage.match[plain]]) for plain, name, index, _ in stage.network.slots()]
     for name, tensor in zip(stage.names, tensors, strict=True):
         rows = sorted((index, whole, place) for stack, index, whole, place in slots if stack == name)
+        if not rows:  # a learned threshold, which is no part of a stack
+            (plain,) = stage.network.scatter({name: tensor})
+            (whole,) = (n for n, p in trainable.items() if stage.match[plain] in stage.chain.scatter({n: p.detach()}))
+            yield numbers[whole], tuple(tensor.shape), everywhere(tensor.shape), tensor
         for (whole, shift), group in groupby(rows, key=lambda row: (row[1], row[2] - row[0])):
             indices = [index for index, _, _ in group]
             first, stop = indices[0], indices[-1] + 1

@@ -149,6 +149,8 @@ class StageEngine(Engine):
         sent = None if alone or self.passes else self._send_cotangent(flow, cotangents)
         back = None if alone else self._receive_cotangent(flow)
         self._collect(late, parameters, gradients)
+        if parameters:
+            add_vjp(flow.learned, [torch.ones_like(total) for total in flow.learned], parameters, gradients)
         if back is not None:
             back[1].wait()
             _add(cotangents, form.depth, back[0])
@@ -179,8 +181,12 @@ class StageEngine(Engine):
 
     def _cotangent(self, flow: _Flow, j: int, v: Tensor, scale: float, slot: Tensor) -> Tensor:
         """∇_v of the penalty of row j; ∇_z goes to the slot."""
+        activation, lifting = flow.form.activations[j], self.setting.lifting
         weight, z = scale * self.setting.weights[j], flow.z[j].detach()
-        grad_z, cotangent = self.setting.lifting.gradients(flow.form.activations[j], z, v, weight)
+        if any(isinstance(value, Tensor) and value.requires_grad for value in vars(activation).values()):
+            with torch.enable_grad():  # D at fixed z and v, whose gradient is that of learned thresholds and bounds
+                flow.learned.append(scale * lifting.value(activation, z, v.clone(), self.setting.weights[j]).sum())
+        grad_z, cotangent = lifting.gradients(activation, z, v, weight)
         if grad_z is not slot:
             slot.copy_(grad_z)
         return cotangent
@@ -273,6 +279,8 @@ class _Flow:
         self, engine: StageEngine, form: UnifiedForm, y: Tensor, z: Sequence[Tensor], context: Context
     ) -> None:
         self.engine, self.form, self.context, self.z = engine, form, context, z
+        self.learned: list[Tensor] = []
+        """Penalties of layers whose activations are trained, as functions of those."""
         self.driven = [form.V.row(j, z, context) for j in range(form.depth)]
         first = torch.empty_like(y) if engine.before is not None else y
         self.u: list[Tensor] = [first, *(first for _ in range(form.depth))]

@@ -26,6 +26,8 @@ FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 AVERAGE_EVERY = 5
 #: Sum of the first ρ over the layers: deeper networks begin with shorter steps, whose effects multiply.
 FIRST_SUM = 0.25
+#: Layers beyond which the sum of ρ over them may grow, as √L: changes of so many hardly all go the same way.
+MANY_LAYERS = 20
 
 #: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
 LOGARITHMS = 12.0
@@ -87,9 +89,9 @@ class RelativeStep(torch.optim.Optimizer):
             or plain tensors, which then count as entries and are not centred.
         lr: γ.
         start: the first ρ, and the least; in networks of more than 16 layers 1/4 divided by their number.
-        limit: the largest sum of ρ over the layers. One step can then change what the whole network amplifies by a
-            factor e^limit at most; where layers are dead the estimate would grow without end. A network counts as two
-            layers or more.
+        limit: the largest sum of ρ over the layers, of L > 20 layers √(L/20) times that. One step can then change what
+            20 layers amplify by a factor e^limit at most; where layers are dead the estimate would grow without end.
+            A network counts as two layers or more.
         momentum: β in [0, 1).
         memory: β₂ in [0, 1) for layers; the q of entries use √√√β₂, a longer memory.
         patience: β₃ in [0, 1).
@@ -258,7 +260,7 @@ class RelativeStep(torch.optim.Optimizer):
     def _bound_sizes(self, retreats: int) -> float:
         """Set the largest ρ, after so many retreats; returns the first."""
         layers = max(sum(group["layers"] for group in self.param_groups), 2)
-        self._most = self.limit / layers * 0.5**retreats
+        self._most = self.limit / math.sqrt(layers * min(layers, MANY_LAYERS)) * 0.5**retreats
         return min(min(self.start, FIRST_SUM / layers) * 0.5**retreats, self._most)
 
     def _start(self, entry: _Entry) -> None:

@@ -16,6 +16,7 @@ from torchlift.cli import main
 from torchlift.core.errors import InvalidValueError
 from torchlift.lab.benchmarks.distributed import Effort, Size, methods, run
 from torchlift.lab.benchmarks.distributed.fit import ALONE, as_work, fitted
+from torchlift.lab.benchmarks.distributed.race import judged
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.lab.planning import Machine, Passes, data_parallel, lifting
 from torchlift.lab.planning.lifting import PARAMETERS, STATES
@@ -146,3 +147,28 @@ def test_the_cost_model_is_within_a_quarter_of_what_is_measured_here() -> None:
     for row in record["rows"]:
         for name, seconds in row["predicted"].items():
             assert seconds == pytest.approx(row["seconds"][name], rel=0.25), (name, row["size"])
+
+
+def test_the_race_is_judged_by_the_error_of_one_process() -> None:
+    curves = {
+        "alone": [[1, 2.0, 5.0], [2, 4.0, 3.0], [3, 6.0, 3.02], [4, 8.0, 3.0]],
+        "faster": [[1, 1.0, 9.0], [2, 2.0, 3.05], [3, 3.0, 3.5], [4, 4.0, 3.5]],
+        "never": [[1, 1.0, 9.0], [2, 2.0, 4.0], [3, 3.0, 3.5], [4, 4.0, 3.2]],
+    }
+    found = judged(curves)
+    assert found["target"] == pytest.approx(3.06)
+    assert found["rows"]["alone"] == {"seconds": 8.0, "error": 3.0, "to_target": 4.0, "speed_up": 1.0}
+    assert found["rows"]["faster"] == {"seconds": 4.0, "error": 3.5, "to_target": 2.0, "speed_up": 2.0}
+    assert found["rows"]["never"]["to_target"] is None and found["rows"]["never"]["speed_up"] is None
+
+
+@pytest.mark.timeout(300)
+def test_a_tiny_race_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "distributed", "--race", "tiny", "--tiny", "--json"]) == 0
+    (task,) = json.loads(capsys.readouterr().out)["race"]
+    rows = task["rows"]
+    assert len(rows) == 8 and all(len(curve) == 20 for curve in task["curves"].values())
+    # samples divided among processes give the numbers of one; the same steps of AdamW in any schedule
+    assert rows["sweeps, data"]["error"] == pytest.approx(rows["sweeps"]["error"], rel=1e-4)
+    for name in ("AdamW, DistributedDataParallel", "AdamW, 1F1B, 4 micro-batches", "AdamW, 1F1B, 8 micro-batches"):
+        assert rows[name]["error"] == pytest.approx(rows["AdamW"]["error"], rel=1e-4)

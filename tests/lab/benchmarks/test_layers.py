@@ -11,6 +11,7 @@ import torch
 
 from torchlift.cli.app import run
 from torchlift.lab.benchmarks import layers
+from torchlift.lab.benchmarks.coordinates import compare
 from torchlift.lab.benchmarks.measure import PeakMemory, interleaved
 from torchlift.lab.commands.bench_layers import growth
 from torchlift.liftings import Bregman
@@ -144,3 +145,12 @@ def test_bad_options_are_refused(options: list[str], words: list[str], capsys) -
 def test_unknown_benchmark_names_the_nearest(capsys) -> None:
     assert run(["bench", "layer"]) == 2
     assert "bench layers" in capsys.readouterr().err
+
+
+def test_coordinates_are_compared_from_one_start() -> None:
+    """Both reach the target, or say what they have reached."""
+    row = compare(2, steps=60, seconds=30.0, target=0.5)
+    for name in ("states", "errors"):
+        assert row[name]["reached"] == (row[name]["part"] <= 0.5)
+        assert 0 < row[name]["steps"] <= 60 and row[name]["seconds"] > 0
+    assert row["errors"]["reached"]

@@ -14,9 +14,8 @@ from torchlift.objective import ErrorProblem, Objective, TrainingProblem
 from torchlift.prox import Tanh
 from torchlift.solvers import Backtracking, LinearisedBCD, ProximalGradient
 
-DEPTHS = (10, 30, 100)
 #: Part of the first objective that is to be reached.
-TARGET = 0.5
+TARGET = 0.1
 WIDTH, BATCH = 16, 64
 
 

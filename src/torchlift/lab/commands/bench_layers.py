@@ -15,6 +15,7 @@ from torchlift.cli.tables import columns
 from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.benchmarks import layers
+from torchlift.lab.benchmarks.coordinates import compare
 from torchlift.report.records import Curves, Series
 
 
@@ -30,6 +31,8 @@ class BenchLayers(Command):
     """Batch sizes, one per width."""
     depths: tuple[int, ...] = layers.DEPTHS
     """Numbers of layers."""
+    coordinates: tuple[int, ...] = ()
+    """Instead: steps and processor seconds to a tenth of the objective in z and in errors, for so many layers."""
     seconds: float = 0.5
     """Time spent on each combination, at least seven rounds."""
     threads: int | None = None
@@ -38,6 +41,11 @@ class BenchLayers(Command):
     """Where they are evaluated: cpu, cuda, mps, xpu."""
 
     def collect(self) -> Record:
+        if self.coordinates:
+            rows = [
+                compare(check_size("coordinates", d), steps=400, seconds=20 * self.seconds) for d in self.coordinates
+            ]
+            return {"coordinates": rows}
         if len(self.widths) != len(self.batches):
             invalid_value("batches", f"one batch size for each of {len(self.widths)} widths", len(self.batches))
         sizes = tuple(zip(self.widths, self.batches, strict=True))
@@ -53,6 +61,15 @@ class BenchLayers(Command):
         return {"threads": torch.get_num_threads(), "device": device, "rows": list(shown)}
 
     def show(self, record: Record, console: Console) -> None:
+        if "coordinates" in record:
+            table = columns([], ["layers", "coordinates", "steps", "processor s", "part of the first objective"])
+            for row in record["coordinates"]:
+                for name in ("states", "errors"):
+                    found = row[name]
+                    numbers = (str(found["steps"]), f"{found['seconds']:.2f}", f"{found['part']:.3f}")
+                    table.add_row(str(row["depth"]), name, *numbers)
+            console.print(table)
+            return
         for caption, keys in _TABLES.items():
             table = columns([], list(keys), title=f"{caption}, {record['threads']} threads")
             for row in record["rows"]:
@@ -63,6 +80,8 @@ class BenchLayers(Command):
             console.print(line)
 
     def save(self, record: Record) -> None:
+        if "coordinates" in record:
+            return
         self.save_figure("bench-layers", lambda plot: plot.figure(*growth(record["rows"])), ("png", "svg"))
 
 
