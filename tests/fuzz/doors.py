@@ -7,6 +7,7 @@ are special stand in `EXAMPLES`.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
@@ -22,6 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
+from torchlift.core.errors import TorchliftError
 from torchlift.core.shard import Shard
 from torchlift.data import Task, TensorBatches
 from torchlift.functions.priors import HuberTV, TotalVariation, Wavelet
@@ -444,11 +446,15 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "networks.GraphNetwork.load_back": lambda: {"module": nn.Sequential(nn.Linear(3, 2), nn.ReLU())},
     "networks.GraphNetwork.up_to": lambda: {"path": "0"},
     "networks.MLP.from_pretrained": lambda: {"folder": tl.io.save_model("pretrained", _network())},
-    "objective.TrainingProblem": lambda: {
-        "objective": _objective(),
-        "y": torch.full((2, 3), 0.5),
-        "x": torch.full((2, 2), 0.5),
+    **{
+        f"objective.{name}": lambda: {
+            "objective": _objective(),
+            "y": torch.full((2, 3), 0.5),
+            "x": torch.full((2, 2), 0.5),
+        }
+        for name in ("ErrorProblem", "TrainingProblem")
     },
+    "functions.losses.Criterion": lambda: {"criterion": nn.MSELoss()},
     "Objective.value": _lifted,
     "Objective.gradients": _lifted,
     "Objective.report": _lifted,
@@ -508,11 +514,12 @@ def _by_owner(owner: type, method: str, name: str) -> Any:
     if issubclass(owner, tl.losses.Loss) and name in ("x", "target"):
         return torch.tensor([0, 1]) if owner is tl.losses.CrossEntropy else torch.full((2, 3), 0.5)
     if isinstance(made, TrainingProblem) and name == "point":
-        return made.initial()
+        return made.start()
     inner = owner.__module__.startswith("torchlift.inversion")  # their problems are made by an inversion
     if isinstance(made, tl.solvers.Solver) and name == "state" and not inner:
         problem = _saddle() if isinstance(made, tl.solvers.ADMM | tl.solvers.PDHG) else _problem()
-        return made.init(problem, Point({"x": torch.ones(2, 3)}))
+        with contextlib.suppress(TorchliftError):  # some want problems of another kind
+            return made.init(problem, Point({"x": torch.ones(2, 3)}))
     return None
 
 

@@ -66,6 +66,37 @@ SAYS = {
         InvalidTypeError,
         "power_iteration apply: expected a function of (torch.Tensor), got function. Its own arguments are ().",
     ),
+    "an option that is none": (
+        lambda: tl.train(torch.nn.Linear(2, 1), (torch.ones(4, 2), torch.ones(4, 1)), los=3),
+        InvalidTypeError,
+        "train: expected train(network, data, …), got train() got an unexpected keyword argument 'los'. "
+        "Did you mean 'loss'?",
+    ),
+    "inputs and targets apart": (
+        lambda: tl.train(torch.nn.Linear(2, 1), torch.ones(4, 2), torch.ones(4, 1)),
+        InvalidTypeError,
+        "train: expected train(network, data, …), got train() takes 2 positional arguments but 3 were given.",
+    ),
+    "loss of a step": (
+        lambda: tl.losses.SquaredError().mean(torch.ones(2, 3), 1.5),
+        InvalidTypeError,
+        "SquaredError.mean target: expected a torch.Tensor, got 1.5.",
+    ),
+    "closure of a step": (
+        lambda: tl.RelativeStep(torch.nn.Linear(2, 1)).step(lambda a: a),
+        InvalidTypeError,
+        "RelativeStep.step closure: expected",
+    ),
+    "column of labels": (
+        lambda: tl.losses.CrossEntropy().check((4, 3), torch.ones(4, 1, dtype=torch.long)),
+        InvalidValueError,
+        "target: expected shape (4,), one label per sample, got (4, 1). Try targets[:, 0].",
+    ),
+    "column of targets": (
+        lambda: tl.losses.SquaredError().check((4, 1), torch.ones(4)),
+        InvalidValueError,
+        "The target has the shape of the network's output. Try targets.reshape(-1, 1).",
+    ),
     "folder": (
         lambda: tl.io.Checkpoints("/proc/nothing/here"),
         DataError,
@@ -104,3 +135,12 @@ def test_lists_and_arrays_are_sequences() -> None:
     import numpy as np
 
     assert tl.operators.Radon([1, 6, 6], np.linspace(0, 1, 3)).out_shape[0] == 1
+
+
+def test_errors_of_a_users_closure_pass_through_a_step() -> None:
+    def closure() -> torch.Tensor:
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine") as caught:
+        tl.RelativeStep(torch.nn.Linear(2, 1)).step(closure)
+    assert type(caught.value) is TypeError

@@ -22,7 +22,7 @@ MAPPINGS = {"Mapping", "dict", "Context", "Context'", "Blocks", "Start", "StateD
 FUNCTIONS = {"Callable", "Map", "Draw", "Data", "Callback", "Mean", "Activation", "Metric", "Schedule", "FusedRow"}
 STRINGS = {"str", "Path", "PathLike", "Activations", "Cell"}
 MODULES = {"Module", "Activations", "Callable", "Draw", "Data", "Map", "Callback", "Mean", "Activation"}
-MODULES |= {"Budget", "SolverLike"}  # functions of one argument
+MODULES |= {"Budget", "SolverLike", "LossLike"}  # functions
 
 WRONG: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "None": (lambda: None, {"None", "Context", "Context'", "Cell"}),
