@@ -195,7 +195,7 @@ def test_the_limit_grows_as_the_root_of_the_number_of_many_layers(layers: int, m
     assert optimiser._most == pytest.approx(most / 2)
 
 
-@pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (16, 0.015), (50, 0.005)])
+@pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (25, 0.015), (40, 1 / 128), (50, 0.005), (100, 0.0025)])
 def test_deep_networks_begin_with_shorter_steps(layers: int, first: float) -> None:
     module = nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
     optimiser = RelativeStep(module)

@@ -24,8 +24,8 @@ FLOOR = 1e-4
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 #: Steps between two updates of the average, which cost as much as a tenth of a step.
 AVERAGE_EVERY = 5
-#: Sum of the first ρ over the layers: deeper networks begin with shorter steps, whose effects multiply.
-FIRST_SUM = 0.25
+#: Sum of the first ρ over the layers of networks of so many layers or more, whose effects multiply; it falls to that.
+FIRST_SUM, DEEP = 0.25, 50
 #: Layers beyond which the sum of ρ over them may grow, as √L: changes of so many hardly all go the same way.
 MANY_LAYERS = 20
 
@@ -88,7 +88,7 @@ class RelativeStep(torch.optim.Optimizer):
         params: a module, whose layers say what their parameters are; or groups as `parameter_groups` describes them,
             or plain tensors, which then count as entries and are not centred.
         lr: γ.
-        start: the first ρ, and the least; in networks of more than 16 layers 1/4 divided by their number.
+        start: the first ρ, and the least; in networks of many layers L no more than max(1, 50/L)/(4L).
         limit: the largest sum of ρ over the layers, of L > 20 layers √(L/20) times that. One step can then change what
             20 layers amplify by a factor e^limit at most; where layers are dead the estimate would grow without end.
             A network counts as two layers or more.
@@ -261,7 +261,8 @@ class RelativeStep(torch.optim.Optimizer):
         """Set the largest ρ, after so many retreats; returns the first."""
         layers = max(sum(group["layers"] for group in self.param_groups), 2)
         self._most = self.limit / math.sqrt(layers * min(layers, MANY_LAYERS)) * 0.5**retreats
-        return min(min(self.start, FIRST_SUM / layers) * 0.5**retreats, self._most)
+        first = min(self.start, FIRST_SUM / layers * max(1, DEEP / layers))
+        return min(first * 0.5**retreats, self._most)
 
     def _start(self, entry: _Entry) -> None:
         rows = entry.some(entry.tensor.detach())

@@ -167,7 +167,7 @@ def test_a_tiny_race_of_two_processes(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["bench", "distributed", "--race", "tiny", "--tiny", "--json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["race"]
     rows = task["rows"]
-    assert len(rows) == 8 and all(len(curve) == 20 for curve in task["curves"].values())
+    assert len(rows) == 8 and all(len(curve) == 11 for curve in task["curves"].values())
     # samples divided among processes give the numbers of one; the same steps of AdamW in any schedule
     assert rows["sweeps, data"]["error"] == pytest.approx(rows["sweeps"]["error"], rel=1e-4)
     for name in ("AdamW, DistributedDataParallel", "AdamW, 1F1B, 4 micro-batches", "AdamW, 1F1B, 8 micro-batches"):
