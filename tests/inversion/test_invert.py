@@ -329,3 +329,17 @@ def test_a_linear_operator_is_a_network() -> None:
     found = tl.invert(tl.operators.Dense(matrix), y, Tikhonov(), 0.5, tolerance=1e-10, max_steps=500, progress=False)
     exact = torch.linalg.solve(matrix.T @ matrix + 0.5 * torch.eye(4, dtype=torch.float64), matrix.T @ y.T).T
     torch.testing.assert_close(found.x, exact, atol=1e-4, rtol=1e-4)
+
+
+def test_arrays_of_numpy_are_taken_as_tensors_of_the_networks_kind() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(), nn.Linear(6, 5))
+    y = network(torch.rand(3, 4)).detach()
+    start = torch.full((3, 4), 0.3)
+    wanted = tl.invert(network, y, tl.priors.Tikhonov(), 1e-3, start=start, progress=False)
+    found = tl.invert(
+        network, y.numpy().astype("float64"), tl.priors.Tikhonov(), 1e-3, start=start.numpy(), progress=False
+    )
+    assert torch.equal(found.x, wanted.x)
+    with pytest.raises(InvalidValueError, match="real numbers"):
+        tl.invert(network, y.numpy().astype("complex64"), progress=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +36,7 @@ WEIGHT = 0.02
 @torch.no_grad()
 def invert(
     network: nn.Module | LinearOperator | Sequence[nn.Module],
-    y: Tensor | Sequence[Tensor],
+    y: Tensor | np.ndarray | Sequence[Tensor],
     prior: Prior | None = None,
     weight: float | Tensor | str | WeightRule | None = None,
     *,
@@ -43,7 +44,7 @@ def invert(
     input_shape: int | Sequence[int] | None = None,
     loss: Loss | None = None,
     algorithm: str | validation.Algorithm = "auto",
-    start: Tensor | Callable[[Tensor], Tensor] | None = None,
+    start: Tensor | np.ndarray | Callable[[Tensor], Tensor] | None = None,
     anchor: float | None = None,
     mu: float | Sequence[float] | None = None,
     max_steps: int | None = None,
@@ -69,7 +70,7 @@ def invert(
     Arguments:
         network: N, any module in evaluation mode, or a linear operator; several modules with the same input, such as
             `net.up_to(path)` for features of several layers, are inverted together.
-        y: outputs (B, *out_shape), perhaps noisy; one tensor per network.
+        y: outputs (B, *out_shape), perhaps noisy, a tensor or an array of numpy; one tensor per network.
         prior: R; None for 0.
         weight: a number ≥ 0, one per image (B,), or how to choose it: "sure", "discrepancy" (both need
             `noise_level`), "lcurve", or a rule with other settings. By default chosen by SURE where
@@ -103,6 +104,8 @@ def invert(
         torch.Size([5, 4])
     """
     solver, usual = validation.check_algorithm(algorithm, tolerance)
+    if isinstance(y, np.ndarray) or isinstance(start, np.ndarray):
+        y, start = validation.from_numpy(network, y), validation.from_numpy(network, start)
     net = validation.check_network(network, input_shape, start, y)
     data = validation.check_data(net, y)
     decoder = start if callable(start) and not isinstance(start, Tensor) else None

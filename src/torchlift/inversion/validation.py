@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ from torchlift.core.checks import (
 from torchlift.core.errors import NotRepresentableError, TorchliftError, invalid_type, invalid_value
 from torchlift.core.progress import Progress as Bar
 from torchlift.core.solution import Record
+from torchlift.data.arrays import as_tensor
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.automatic import Automatic
@@ -74,6 +77,17 @@ class Joint:
 
     def __call__(self, x: Tensor, context: Context = None) -> Tensor:
         return torch.cat([network(x, context).flatten(1) for network in self.networks], 1)
+
+
+def from_numpy(network: object, value: Any) -> Any:
+    """An array of numpy as a tensor of the network's kind; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    first = network[0] if isinstance(network, Sequence) and len(network) else network
+    module = first if isinstance(first, nn.Module) else nn.Module()
+    like = next((each for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()), None)
+    tensor = as_tensor("invert", value, like)
+    return tensor if like is None else tensor.to(like.device)
 
 
 def check_network(network: object, input_shape: object, start: object, y: object) -> Network | Joint:
