@@ -1,3 +1,5 @@
+# pyright: reportArgumentType=false
+# (annotations of deepinv are narrower than what it takes)
 """Unfolded networks of deepinv's examples, trained by `tl.train` and by its own trainer at equal processor time.
 
     python scripts/deepinv_demos.py --seconds 20 --out docs/records/deepinv

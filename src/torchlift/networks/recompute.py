@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack  # type: ignore[attr-defined]
+from torch.overrides import _get_current_function_mode_stack
 
 from torchlift.core.checks import check_size
 from torchlift.networks.base import Network
@@ -61,7 +61,7 @@ def _output(form: UnifiedForm, y: Tensor, context: Context, length: int) -> Tens
         else:
             # determinism is that of the layers, which draw no random numbers
             options: Any = {"use_reentrant": False, "context_fn": _contexts, "preserve_rng_state": False}
-            u, z = checkpoint(_segment, form, first, last, u, z, context, **options)  # type: ignore[assignment]
+            u, z = checkpoint(_segment, form, first, last, u, z, context, **options)
     return form.output(_listed(u, form.depth + 1), context)
 
 
