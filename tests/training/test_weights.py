@@ -444,7 +444,7 @@ class TestBadInput:
             (("he",), {"gain": -1.0}, InvalidValueError, "gain: expected a number > 0"),
             (("layer-wise", (torch.rand(3, 4),) * 2), {"samples": 0}, InvalidValueError, "samples: expected a whole"),
             (("layer-wise", (torch.rand(3, 4),) * 2), {"loss": losses.Absolute()}, InvalidValueError, "a smooth loss"),
-            (("layer-wise", (torch.rand(3, 4),) * 2), {"loss": "mse"}, InvalidTypeError, "loss: expected a Loss"),
+            (("layer-wise", (torch.rand(3, 4),) * 2), {"loss": "mse"}, InvalidTypeError, "loss: expected a loss such"),
         ],
         ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
     )

@@ -24,7 +24,7 @@ from torchlift.solvers import solve
 #: Sweeps go on for an image while so many of them take this share off the objective of the network.
 CHUNK, SHARE = 10, 0.25
 
-#: Steps without visible progress that end quasi-Newton steps, which others follow, and the last ones after them.
+#: Steps without visible progress that end quasi-Newton steps, which others follow.
 PATIENCE = 10
 
 #: Of the quasi-Newton steps where no start was given.
@@ -100,8 +100,7 @@ class Automatic:
             others = float(result.objective.sum() - result.objective[index].sum())
             note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
             ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
-            finish = replace(self.finish, patience=min(PATIENCE, self.finish.patience))
-            polished = run_steps(problem.select(index), finish, result.x[index], ending)
+            polished = run_steps(problem.select(index), self.finish, result.x[index], ending)
             result = _merged(result, polished, index)
             steps = steps.index_add(0, index, polished.steps)
         made = int(swept.max())
