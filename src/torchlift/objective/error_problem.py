@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.tensors import Factor, Point
 from torchlift.objective.engine import States
 from torchlift.objective.objective import Objective
-from torchlift.objective.problem import Split, TrainingProblem, copy_into, same_tensors
+from torchlift.objective.problem import Split, TrainingProblem, copy_into
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 from torchlift.prox.base import with_tensors
@@ -129,16 +129,8 @@ class ErrorProblem(TrainingProblem):
     def _load(self, point: Point) -> None:
         """The parameters into the network, e and the z that belong to them into states."""
         known = self._parameters.holds(point["parameters"]) if "parameters" in point else False
-        for block in point:
-            tensors = point[block]
-            if block == "parameters":
-                self._parameters.load(tensors)
-                continue
-            loaded = self._loaded.get(block)
-            if loaded is None or not same_tensors(loaded, tensors):
-                known, self._loaded[block] = False, tensors
-                copy_into(tensors, self._tensors(self._errors, block))
-        if not known:
+        new = self._load_blocks(point, self._errors)
+        if new or not known:
             with torch.no_grad():
                 copy_into(self._forward(list(self._errors)), list(self._states))
 

@@ -240,7 +240,13 @@ class TrainingProblem(Problem):
         return [torch.stack([next(moved) for _ in range(count)]) for count in counts]
 
     def _load(self, point: Point) -> None:
-        """Put a point into the network and the states; blocks that are there already are left alone."""
+        """Put a point into the network and the states."""
+        self._load_blocks(point, self._states)
+        self.coordinates.load(self._held(point), self._states)
+
+    def _load_blocks(self, point: Point, states: States) -> bool:
+        """Put a point into the network and given states, but for blocks that are there; whether any state was new."""
+        new = False
         for block in point:
             tensors = point[block]
             if block == "parameters":
@@ -249,9 +255,9 @@ class TrainingProblem(Problem):
             loaded = self._loaded.get(block)
             if loaded is not None and same_tensors(loaded, tensors):
                 continue
-            copy_into(tensors, self._tensors(self._states, block))
-            self._loaded[block] = tensors
-        self.coordinates.load(self._held(point), self._states)
+            copy_into(tensors, self._tensors(states, block))
+            self._loaded[block], new = tensors, True
+        return new
 
     def _held(self, point: Point) -> dict[int, Tensor]:
         """What a point holds instead of z."""
