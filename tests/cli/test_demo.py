@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from torchlift.cli import main
+from torchlift.cli import demo, main
 from torchlift.cli.demo import ALONE, FIT, TORCH, claims
 from torchlift.report.records import Pictures, load_record
+from torchlift.training import Training, train
 
 PARTS = ("photograph", "denoising", "inversion")
 
@@ -60,24 +60,26 @@ def test_the_run_of_another_command_is_left_alone(capsys: pytest.CaptureFixture[
     assert "expected no run of another command, got history.jsonl. Choose another folder." in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In the middle of the first training: the photograph stays, and its page no longer reloads itself."""
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "torchlift", "demo", "--seconds", "600", "--out", str(out)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines = iter(process.stderr.readline, "")
-        assert next(lines).startswith("1/6  photograph")
-        assert next(line for line in lines if line.startswith("2/6  denoiser"))
-        assert 'http-equiv="refresh"' in (out / "report.html").read_text(encoding="utf-8")
-        time.sleep(0.5)  # it is training now, or about to
-        process.send_signal(signal.SIGINT)
-        printed, err = process.communicate(timeout=60)
-    assert (process.returncode, printed) == (130, "")
-    assert err.splitlines()[-1] == "torchlift: stopped"
-    assert f"What was done so far: {out / 'report.html'}" in err and "Traceback" not in err
-    assert [figure.name for figure in load_record(out).figures] == ["photograph", "restored"]
-    assert 'http-equiv="refresh"' not in (out / "report.html").read_text(encoding="utf-8")
+    page = tmp_path / "report.html"
+
+    def interrupted(*arguments: Any, **options: Any) -> Training:
+        assert 'http-equiv="refresh"' in page.read_text(encoding="utf-8")
+        return train(*arguments, callback=lambda row: signal.raise_signal(signal.SIGINT), **options)
+
+    monkeypatch.setattr(demo, "FULL", replace(demo.TINY, steps=None))
+    monkeypatch.setattr(demo, "train", interrupted)
+    assert main(["demo", "--seconds", "600", "--out", str(tmp_path)]) == 130
+    printed, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert printed == "" and lines[0].startswith("1/6  photograph") and lines[-1] == "torchlift: stopped"
+    assert f"What was done so far: {page}" in err and "Traceback" not in err
+    assert "2/6  denoiser" in err and "3/6" not in err
+    assert [figure.name for figure in load_record(tmp_path).figures] == ["photograph", "restored"]
+    assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
 
 
 def test_claims_follow_the_numbers() -> None:

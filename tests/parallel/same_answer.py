@@ -38,8 +38,9 @@ from torchlift.solvers import (
 from torchlift.training import BackPropagation, ContrastiveDescent, SweepDescent
 from training.runs import called
 
-STEPS, LONG = 15, 50
-"""Of most tasks, which differ from the first step on if at all, and of a few, in which rounding could add up."""
+STEPS, LONG = 6, 30
+"""Of most tasks, which differ from the first step on if at all (six go once through the batches and on), and of a few,
+in which rounding could add up."""
 SPLITS: tuple[Split, ...] = ("whole", "odd-even", "layers")
 LIFTINGS: tuple[Lifting, ...] = (Bregman(0.5), Fenchel((0.3, 0.6, 0.4, 0.5)), Classical(0.5), MACQP(0.7))
 SOLVERS: tuple[Solver[Any, Any], ...] = (
@@ -95,7 +96,7 @@ class Lifted:
     def _solved(self, problem: TrainingProblem) -> Solution[Any]:
         stopping = Stopping(self.steps, change=None)
         start = problem.start(self.start, torch.Generator().manual_seed(0))
-        return solve(problem, self.solver, start, stopping=stopping, record_every=5)
+        return solve(problem, self.solver, start, stopping=stopping, record_every=3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class Trained:
 
     def together(self, mesh: Mesh | None) -> Outcome:
         network = shapes.network(self.kind, scale=self.scale)
-        options = {"steps": STEPS, "evaluate_every": 10, "progress": False, "mesh": mesh, **self.settings}
+        options = {"steps": STEPS, "evaluate_every": 5, "progress": False, "mesh": mesh, **self.settings}
         found = tl.train(network, shapes.data(network, self.samples), **called(options))
         loss = torch.tensor([found.history[-1]["loss"]], dtype=torch.float64)
         return _flat(p.detach() for p in found.network.parameters()), loss

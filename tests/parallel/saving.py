@@ -27,7 +27,7 @@ from torchlift.solvers import (
 from torchlift.training import SweepDescent
 from training.runs import called
 
-STEPS, STOP = 12, 5
+STEPS, STOP = 8, 4
 
 RUNS: dict[str, dict[str, Any]] = {
     "lifted": {
@@ -66,7 +66,7 @@ MOVES = (
 
 
 def train(name: str, folder: Path | None = None, **settings: Any) -> tl.training.Training:
-    """A run of 12 steps; `callback` stops it in the middle."""
+    """A run of eight steps, three to an epoch; `callback` stops it in the middle."""
     net = shapes.network({"lifted": "resnet", "module": "module", "learned": "learned"}.get(name, "mlp"))
     options = {"steps": STEPS, "evaluate_every": STOP, "progress": False, "folder": folder, **RUNS[name]}
     return tl.train(net, shapes.data(net, 21), **called(options | settings))

@@ -12,9 +12,8 @@ from torchlift.parallel.mesh import LARGE
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("spec", "names"), [("data=2", {"lifted", "sweeps"}), ("layers=2", {"lifted"})])
-def test_the_contestants_take_the_steps_of_one_process(spec: str, names: set[str], tmp_path: Path) -> None:
+def test_the_contestants_take_the_steps_of_one_process(tmp_path: Path) -> None:
     assert LARGE <= 192 * 192 * 8, "or nothing here is summed where it lies"
-    for answer in run(tmp_path / "world", 2, "large", spec, seconds=280):
-        assert answer.keys() == names
+    for answer in run(tmp_path / "world", 2, "large", seconds=280):
+        assert answer.keys() == {"lifted data=2", "sweeps data=2", "lifted layers=2"}
         assert all(distance <= 1e-10 for distance in answer.values()), answer

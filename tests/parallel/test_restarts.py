@@ -1,5 +1,5 @@
 # pyright: reportPrivateImportUsage=false
-"""`torchrun --max-restarts`: whoever is killed, the run ends as if nothing had happened."""
+"""`torchlift train --mesh` under torchrun: whoever is killed, the run ends as that of one process does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,15 @@ def test_two_kills_in_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         code = job.end(200)
     assert code == 0, job.said.read_text()
     assert None not in kills
+    assert job.said.read_text().count("Trained 12 steps") == 1
     compare(tmp_path / "one", tmp_path / "two", 1e-10)
+
+
+def test_without_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG["data"])
+    assert main(["train", str(config), "--mesh", "data=2,layers=2"]) == 2
+    assert "processes started by torchrun, got none. Start with 'torchrun --nproc-per-node 4" in capsys.readouterr().err
 
 
 @many

@@ -86,6 +86,7 @@ def run(folder: Path, processes: int, module: str, *arguments: str, seconds: flo
 def main() -> None:
     """Fork a world for every line of input, and say which process group it is."""
     import torch
+    import torch._dynamo  # which the first optimiser of every process would import otherwise
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(HERE.parent))

@@ -300,9 +300,9 @@ def test_inpainting_makes_no_claim_about_the_fit() -> None:
 # -- the experiments --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def result(tiny: Callable[[Experiment], Work]) -> ExperimentResult:
-    return Denoising().run(tiny(Denoising()))
+@pytest.fixture(scope="module", params=[Denoising(), Inpainting()], ids=lambda experiment: experiment.name)
+def result(request: pytest.FixtureRequest, tiny: Callable[[Experiment], Work]) -> ExperimentResult:
+    return request.param.run(tiny(request.param))
 
 
 def test_tiny_run_shows_all_settings_side_by_side(result: ExperimentResult) -> None:

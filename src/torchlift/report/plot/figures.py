@@ -48,7 +48,9 @@ def save_figure(shown: records.Figure, folder: Path) -> list[Path]:
     check_name(shown.name)
     drawn, files = figure(shown), []
     drawn.draw_without_rendering()
-    drawn.set_layout_engine("none")  # once is enough for all three
+    with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        # Once is enough for all three; "none" would leave an engine for whose sake every file is drawn twice.
+        drawn.set_layout_engine(None)
     # Fonts as outlines of type 42, which publishers ask for; identifiers that do not change from run to run.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": shown.name}):
         for ending, metadata in _WITHOUT_DATE.items():
