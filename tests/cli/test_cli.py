@@ -233,3 +233,9 @@ def test_a_closed_pipe_is_quiet() -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_no_output_at_all_is_quiet() -> None:
+    command = f"{sys.executable} -m torchlift --help >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

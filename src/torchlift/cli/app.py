@@ -52,6 +52,8 @@ _SAYINGS = [
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Errors made on purpose, and those of files, become one line."""
+    # Where the shell has closed them (>&-), Python has none.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without σ shows ?, not a traceback
