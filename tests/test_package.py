@@ -132,3 +132,5 @@ def test_everything_named_can_be_had() -> None:
     assert set(torchlift.__all__) <= set(dir(torchlift))
     with pytest.raises(AttributeError, match="no attribute 'trane'"):
         _ = torchlift.trane  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"There is torchlift\.priors\.TotalVariation"):
+        _ = torchlift.TotalVariation  # pyright: ignore[reportAttributeAccessIssue]

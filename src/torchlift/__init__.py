@@ -6,6 +6,7 @@ Every name is loaded when it is first used, so that `torchlift --help` need not 
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in __all__ and name not in ("contrib", "core", "lab"):
-        raise AttributeError(f"module 'torchlift' has no attribute {name!r}")
+        raise AttributeError(f"module 'torchlift' has no attribute {name!r}{_elsewhere(name)}")
     home = _HOME_OF.get(name, "torchlift.prox" if name[0].isupper() else None)
     value = import_module(f"torchlift.{name}") if home is None else _member(home, name)
     globals()[name] = value
@@ -155,6 +156,16 @@ def _member(home: str, name: str) -> Any:
     """A name of a package, or its subpackage of that name."""
     package = import_module(home)
     return getattr(package, name) if hasattr(package, name) else import_module(f"{home}.{name}")
+
+
+def _elsewhere(name: str) -> str:
+    """Where a name lives that was looked for at the top, for the message."""
+    if name[0].isupper():
+        for part in __all__:
+            room = __getattr__(part) if part[0].islower() else None
+            if isinstance(room, ModuleType) and name in getattr(room, "__all__", ()):
+                return f". There is torchlift.{part}.{name}"
+    return ""
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,7 @@ def test_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
 def test_a_family_lists_its_commands(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     status, out, err = run(capsys, *arguments)
     assert (status, err) == (0, "")
-    listed = [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")]
+    listed = [line.split("  ")[1] for line in out.splitlines() if line.startswith("  bench ")]
     assert listed == [name for name in COMMANDS if name.startswith("bench ")]
 
 
@@ -74,8 +74,26 @@ def test_a_missing_package_of_the_laboratory_is_named(
     assert "pip install 'torchlift[lab]'" in err
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version") == (0, f"torchlift {torchlift.__version__}\n", "")
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_version(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert run(capsys, word) == (0, f"torchlift {torchlift.__version__}\n", "")
+
+
+def test_help_of_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "help", "demo") == run(capsys, "demo", "--help")
+
+
+def test_help_shows_options_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "train", "--help")
+    assert "--training.steps INT" in out
+    assert "{None}|FLOAT" not in out
+
+
+def test_the_overview_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = run(capsys)
+    listed = [line for line in out.splitlines() if line.startswith("  ")]
+    assert max(map(len, listed)) <= 60
 
 
 @pytest.mark.parametrize(
@@ -84,10 +102,25 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["inof"], "Did you mean 'info'?"),
         (["qqq"], f"expected one of {NAMES}, got 'qqq'"),
         (["--json"], f"expected one of {NAMES}, got '--json'"),
-        (["info", "--jsn"], "--jsn"),
-        (["info", "surplus"], "surplus"),
-        (["info", "--out"], "--out"),
-        (["demo", "--seconds", "many"], "--seconds"),
+        (["--verson"], "Did you mean '--version'?"),
+        (["bench", "qqq"], "expected one of bench distributed, bench inversion"),
+        (["info", "--jsn"], "info: expected options that it has, got --jsn. Did you mean --json?"),
+        (["info", "surplus"], "info: expected options that it has, got surplus. Try 'torchlift info --help'."),
+        (["info", "--out"], "info: --out: expected a value, got nothing."),
+        (["info", "--out", ""], "info: expected options with something in them, got an empty one."),
+        (["invert"], "invert: expected MODEL and DATA, got nothing for them. Try 'torchlift invert --help'."),
+        (["invert", "model"], "invert: expected DATA, got nothing for it."),
+        (["invert", "a", "b", "--seed", "-1"], "torchlift: --seed: expected a whole number >= 0, got -1."),
+        (["demo", "--seconds", "many"], "demo: --seconds: expected a number, got 'many'."),
+        (["train", "--steps", "5"], "got --steps, 5. Did you mean --training.steps?"),
+        (["train", "--data.images", "1.5"], "train: --data.images: expected a whole number, got '1.5'."),
+        (["train", "--network.widths", "a"], "train: --network.widths: expected "),
+        (["train", "--network.dtype", "int"], "--network.dtype: expected one of 'float32', 'float64', got 'int'."),
+        (["plan", "--layers", "0"], "torchlift: --layers: expected a whole number >= 1, got 0."),
+        (
+            ["info", "--out", "/proc/none"],
+            "--out /proc/none: expected a folder that can be written to, got a place where",
+        ),
         (["demo", "--seconds", "0"], "demo: --seconds: expected a number > 0, got 0.0"),
         (["demo", "--seed", "-1"], "a whole number >= 0, got -1"),
     ],
@@ -128,7 +161,7 @@ def test_a_result_that_cannot_be_saved_is_printed(
     monkeypatch.setattr(Path, "write_bytes", full)
     status, out, err = run(capsys, "info", "--out", str(tmp_path))
     assert status == 2
-    assert "No space left on device" in err
+    assert "got a full disk" in err
     assert json.loads(out)["versions"]["torchlift"] == torchlift.__version__
 
 

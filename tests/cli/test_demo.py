@@ -54,6 +54,12 @@ def test_a_tiny_demonstration_leaves_a_record_and_a_page(capsys: pytest.CaptureF
     assert [again[part] for part in PARTS] == [found[part] for part in PARTS]
 
 
+def test_the_run_of_another_command_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").touch()
+    assert main(["demo", "--tiny", "--out", str(tmp_path)]) == 2
+    assert "expected no run of another command, got history.jsonl. Choose another folder." in capsys.readouterr().err
+
+
 def test_ctrl_c_keeps_what_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

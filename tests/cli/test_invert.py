@@ -149,9 +149,24 @@ def test_a_start_and_a_decoder(capsys: Capture, tmp_path: Path, model: Path, ima
     np.testing.assert_allclose(np.load(tmp_path / "held" / "x.npy"), 0.25, atol=0.01)
 
 
+def test_vectors_are_not_called_images(capsys: Capture, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = save_model(tmp_path / "net", lift(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 6))))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(4, 5)))
+    record = ask(capsys, model, tmp_path / "x.npy", "--encode", "--max-steps", "20")
+    assert " of 4 samples: " in record["message"] and "image" not in record["message"]
+    assert record["psnr"] is None and 0 < record["relative error"] < 1
+    assert run(["invert", str(model), str(tmp_path / "x.npy"), "--encode", "--prior", "total-variation"]) == 2
+    assert "expected images for total-variation, got inputs of shape (5,). For" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (["nowhere", "y.npy"], "model nowhere: expected a folder that torchlift train or save_model wrote"),
+        (["y.npy", "MODEL"], "got a file. The model comes first, then the data."),
+        (["MODEL", "y.npy", "--decoder", "MODEL"], "the model's way back, got one from (1, 8, 8) to (150,)"),
+        (["MODEL", "y.npy", "--max-steps", "0"], "torchlift: --max-steps: expected a whole number >= 1, got 0"),
         (["MODEL", "nothing.npy"], "expected a file or folder, got nothing there"),
         (["MODEL", "text.txt"], "a .npy, .png or IDX file"),
         (["MODEL", "broken.npy"], "a readable .npy file"),
@@ -160,19 +175,21 @@ def test_a_start_and_a_decoder(capsys: Capture, tmp_path: Path, model: Path, ima
         (["MODEL", "empty"], "a folder of .png files, got none"),
         (["MODEL", "x.npy"], "samples of shape (150,), got an array (3, 8, 8)"),
         (["MODEL", "nan.npy"], "invert y"),
-        (["nowhere", "y.npy"], "nowhere"),
         (["no_such_module:net", "y.npy"], "a function that can be called, got ModuleNotFoundError"),
         (["math:net", "y.npy"], "a function that can be called, got AttributeError"),
         (["collections:OrderedDict", "y.npy"], "returns a Network or an nn.Sequential"),
         (["a b:c", "y.npy"], "which is no folder: expected module:function"),
         (["MODEL", "y.npy", "--weights", "w.safetensors"], "module:function beside --weights"),
-        (["MODEL", "y.npy", "--prior", "tv"], "names among box, huber-tv, l1"),
-        (["MODEL", "y.npy", "--prior", "x*l1"], "a factor and a name, such as 0.1*l1"),
+        (
+            ["MODEL", "y.npy", "--prior", "tv"],
+            "total-variation, wavelet, or none alone, got 'tv'. Did you mean 'total-variation'?",
+        ),
+        (["MODEL", "y.npy", "--prior", "x*l1"], "a factor > 0 and a name, such as 0.1*l1"),
         (["MODEL", "y.npy", "--weight", "-1"], "a finite number >= 0"),
         (["MODEL", "y.npy", "--weight", "best"], "a number or one of sure, discrepancy, lcurve, got 'best'"),
-        (["MODEL", "y.npy", "--weight", "sure"], "expected a noise_level, got none"),
+        (["MODEL", "y.npy", "--weight", "sure"], "--weight sure: expected --noise-level beside it, got none"),
         (["MODEL", "y.npy", "--noise-level", "0"], "noise-level"),
-        (["MODEL", "y.npy", "--algorithm", "newton"], "one of auto, quasi-newton, accelerated"),
+        (["MODEL", "y.npy", "--algorithm", "newton"], "got 'newton'. Did you mean 'quasi-newton'?"),
         (["MODEL", "y.npy", "--algorithm", "exact"], "a network of one layer, got 2 layers"),
         (["MODEL", "y.npy", "--anchor", "1"], "a start to be anchored at"),
         (["MODEL", "y.npy", "--start", "a.npy", "--decoder", "b"], "--start or --decoder, got both"),

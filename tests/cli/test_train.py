@@ -410,16 +410,46 @@ def test_mistakes_get_one_line(capsys: Capture, tmp_path: Path, text: str, reaso
 
 
 def test_bad_files_get_one_line(capsys: Capture, config: Path, tmp_path: Path) -> None:
-    assert "No such file" in refused(capsys, "absent.toml")
-    assert "expected a TOML file" in refused(capsys, tmp_path)
+    assert "no such file" in refused(capsys, "absent.toml")
+    assert "expected a TOML file, got a folder." in refused(capsys, tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    assert "expected a TOML file" in refused(capsys, "binary.toml")
+    assert "expected a TOML file, got a file that is no text." in refused(capsys, "binary.toml")
     (tmp_path / "large.toml").write_bytes(b"#" * (1 << 21))
     assert "a TOML file of at most 262144 bytes" in refused(capsys, "large.toml")
     (tmp_path / "file").touch()
     assert "file" in refused(capsys, config, "--out", "file")
     assert "Did you mean --network.activation?" in refused(capsys, config, "--network.activaton", "relu")
     assert "--training.steps" in refused(capsys, config, "--training.steps", "many")
+
+
+def test_flags_count_for_more_than_phases(capsys: Capture, tmp_path: Path) -> None:
+    text = f"{TINY}\n[[phase]]\nepochs = 7\n"
+    assert trained(capsys, written(tmp_path, text), "--training.steps", 3)["steps"] == 3
+    assert "train epochs: expected a whole number >= 1" in refused(
+        capsys, written(tmp_path, text), "--training.epochs", 0
+    )
+
+
+def test_a_flag_takes_the_place_of_the_length_in_the_file(capsys: Capture, tmp_path: Path) -> None:
+    path = written(tmp_path, TINY.replace("steps = 4", "epochs = 9"))
+    assert trained(capsys, path, "--training.steps", 2)["steps"] == 2
+
+
+def test_a_name_that_is_almost_right(capsys: Capture, config: Path) -> None:
+    assert f"Did you mean {config.name!r}?" in refused(capsys, config.with_name(config.name.upper()))
+
+
+def test_targets_are_what_the_task_says(capsys: Capture, tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).normal(size=(20, 2))
+    np.savez(tmp_path / "whole.npz", inputs=inputs, targets=np.arange(20))
+    np.savez(tmp_path / "real.npz", inputs=inputs, targets=inputs)
+    np.savez(tmp_path / "signed.npz", inputs=inputs, targets=np.sign(inputs[:, 0]).astype(int))
+    files = ("--data.set", "files", "--training.steps", 1, "--data.path")
+    record = trained(capsys, *files, "whole.npz", "--data.task", "regression")
+    assert record["network"]["out_shape"] == [1]
+    labels = ("--data.task", "classification")
+    assert "expected whole numbers, the labels, got torch.float64" in refused(capsys, *files, "real.npz", *labels)
+    assert "expected labels 0, 1, …, got -1." in refused(capsys, *files, "signed.npz", *labels)
 
 
 def test_bad_data_get_one_line(capsys: Capture, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ SAYS = {
     "folder": (
         lambda: tl.io.Checkpoints("/proc/nothing/here"),
         DataError,
-        "/proc/nothing/here: expected to be able to write there, got No such file or directory.",
+        "/proc/nothing/here: expected to be able to write there, got no such file or folder.",
     ),
 }
 

@@ -108,7 +108,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "foreign kind": (foreign_kind, "expected kind 'training', got 'inversion'"),
     "renamed": (renamed, "expected the step that its name states, got 2"),
     "linked": (linked, "expected a folder, got a symbolic link"),
-    "emptied": (emptied, "No such file"),
+    "emptied": (emptied, "no such file"),
     "no folder": (no_folder, "Not a directory"),
 }
 

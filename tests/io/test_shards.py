@@ -137,12 +137,12 @@ def flipped(folder: Path) -> None:
 DAMAGES: dict[str, tuple[Any, str]] = {
     "flipped": (flipped, "shard-00002-of-00002.safetensors: expected the SHA-256 that its record states"),
     "torn": (lambda folder: os.truncate(shard_of(folder, 1), 9), "bytes, got 9"),
-    "missing": (lambda folder: shard_of(folder, 1).unlink(), "No such file"),
+    "missing": (lambda folder: shard_of(folder, 1).unlink(), "no such file"),
     "swapped": (
         lambda folder: shard_of(folder, 1).replace(shard_of(folder, 2)),
         "damaged or was changed",
     ),
-    "no index": (lambda folder: (folder / "record.json").unlink(), "No such file"),
+    "no index": (lambda folder: (folder / "record.json").unlink(), "no such file"),
 }
 
 

@@ -83,7 +83,7 @@ def test_missing_and_torn_shards_are_refused(answers: list[dict[str, Any]]) -> N
     for answer in answers:
         assert answer["all damaged"].startswith("error DataError")
         assert "expected an intact checkpoint, got" in answer["all damaged"]
-        assert "a readable record.json and what belongs to it, got No such file or directory" in answer["all damaged"]
+        assert "a readable record.json and what belongs to it, got no such file or folder" in answer["all damaged"]
         assert "shard-00003-of-00004.safetensors: expected" in answer["all damaged"]
 
 

@@ -55,7 +55,7 @@ def close(one: Iterable[Tensor], other: Iterable[Tensor], tolerance: float = 1e-
 
 def oracle(module: nn.Sequential, data: tuple[Tensor, Tensor], count: int) -> list[Tensor]:
     """Two dense layers by the formulas of the docstring, layer by layer, without centring and with all rows."""
-    beta, beta2, beta3, rho, gain = 0.9, 0.99, 0.99, 0.015, 0.0
+    beta, beta2, beta3, rho, gain = 0.9, 0.99, 0.99, 0.03, 0.0
     groups = [(layer.weight, layer.bias) for layer in (module[0], module[2])]
     tensors = [tensor for group in groups for tensor in group]
     units = [group[0].detach().square().mean().sqrt().item() for group in groups for _ in group]
@@ -98,15 +98,15 @@ def test_entries_take_steps_of_adam() -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 2)).double()
     plain = copy.deepcopy(module)
     kernel = module[0].weight.detach().square().mean().sqrt().item()
-    optimiser = RelativeStep(module, centring=False, limit=0.03)  # so that ρ stays at 0.015
+    optimiser = RelativeStep(module, centring=False, limit=0.06)  # so that ρ stays at 0.03
     steps(module, PICTURES, 6, optimiser)
-    assert optimiser.relative_size == pytest.approx(0.015)
+    assert optimiser.relative_size == pytest.approx(0.03)
     rates = [
-        {"params": [plain[0].weight, plain[0].bias], "lr": 0.015 * kernel},
-        {"params": plain[3].parameters(), "lr": 0.015},
+        {"params": [plain[0].weight, plain[0].bias], "lr": 0.03 * kernel},
+        {"params": plain[3].parameters(), "lr": 0.03},
     ]
     adam = torch.optim.Adam(rates, betas=(0.9, 0.99 ** (1 / 8)), eps=1e-150)
-    dense = RelativeStep(plain[4], centring=False, limit=0.03)
+    dense = RelativeStep(plain[4], centring=False, limit=0.06)
     for _ in range(6):
         plain.zero_grad()
         (plain(PICTURES[0]) - PICTURES[1]).square().mean().backward()
@@ -195,7 +195,10 @@ def test_the_limit_grows_as_the_root_of_the_number_of_many_layers(layers: int, m
     assert optimiser._most == pytest.approx(most / 2)
 
 
-@pytest.mark.parametrize(("layers", "first"), [(2, 0.015), (25, 0.015), (40, 1 / 128), (50, 0.005), (100, 0.0025)])
+@pytest.mark.parametrize(
+    ("layers", "first"),
+    [(2, 0.03), (5, 0.03), (6, 0.025), (10, 0.015), (25, 0.015), (40, 1 / 128), (50, 0.005), (100, 0.0025)],
+)
 def test_deep_networks_begin_with_shorter_steps(layers: int, first: float) -> None:
     module = nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
     optimiser = RelativeStep(module)
@@ -213,7 +216,7 @@ def test_a_retreat_begins_anew_from_the_average_with_half_the_sizes(build: Calla
     optimiser.swap_average()
     optimiser.retreat()
     assert close(module.parameters(), anew.parameters(), 0)
-    fresh = RelativeStep(anew, start=0.015 / 2, limit=1 / 2)
+    fresh = RelativeStep(anew, start=0.03 / 2, limit=1 / 2)
     fresh._arrange()
     fresh.state["all parameters"]["units"].copy_(optimiser.state["all parameters"]["units"])  # of the first weights
     assert close(steps(anew, data, 20, fresh), steps(module, data, 20, optimiser), 0)
@@ -283,6 +286,7 @@ def test_groups_of_unrolled_networks() -> None:
     before = [p.detach().clone() for p in lista.parameters()]
     lista(randn(2, 6, 4)).square().mean().backward()
     optimiser.step()
+    assert optimiser.relative_size == pytest.approx(0.015)  # half of what layers begin with
     assert all(not torch.equal(a, b) for a, b in zip(before, lista.parameters(), strict=True))
 
 
@@ -291,7 +295,35 @@ def test_zeros_move_as_far_as_weights_that_torch_draws() -> None:
     layer = nn.Linear(12, 5).double()
     nn.init.zeros_(layer.weight)
     steps(layer, (randn(5, 30, 12), randn(6, 30, 5)), 1, RelativeStep(layer))
-    assert float(layer.weight.detach().square().mean().sqrt()) == pytest.approx(0.015 / 6)
+    assert float(layer.weight.detach().square().mean().sqrt()) == pytest.approx(0.03 / 6)
+
+
+class Tokens(nn.Module):
+    """Parameters that no layer owns and that start near zero, as in transformers and ConvNeXt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(1e-4 * randn(1, 6, 12))
+        self.branch = nn.Parameter(torch.full((12,), 1e-6, dtype=torch.float64))
+        self.temperature = nn.Parameter(torch.tensor(1e-3, dtype=torch.float64))
+        self.read = nn.Linear(12, 12).double()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.positions
+        return tokens + self.temperature * self.read(tokens) + self.branch * tokens.tanh()
+
+
+def test_what_no_layer_owns_is_not_held_near_zero() -> None:
+    module = Tokens()
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    steps(module, (randn(2, 30, 6, 12), randn(3, 30, 6, 12)), 1, RelativeStep(module, centring=False))
+    moved = {
+        name: float((parameter.detach() - before[name]).square().mean().sqrt())
+        for name, parameter in module.named_parameters()
+    }
+    assert moved["positions"] == pytest.approx(0.03 / (3 * 12) ** 0.5)  # as weights that torch draws
+    assert moved["branch"] == pytest.approx(0.03 * 0.1 / 12**0.5)
+    assert moved["temperature"] == pytest.approx(0.03 * 1e-3)  # one number may have any unit
 
 
 def test_plain_tensors_count_as_entries() -> None:

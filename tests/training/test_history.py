@@ -164,7 +164,7 @@ def test_damage_is_named_with_its_line(damage: bytes, match: str, tmp_path: Path
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, got No such file"):
+    with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, got no such file"):
         read_history(tmp_path / "none.jsonl")
 
 

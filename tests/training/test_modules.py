@@ -317,6 +317,18 @@ def test_indices_are_inputs() -> None:
     assert result.best["value"] > 95
 
 
+@pytest.mark.parametrize("budget", [{"steps": 60}, {"time_limit": 1.0}])
+def test_indices_are_inputs_of_short_runs_too(budget: dict[str, Any]) -> None:
+    """Starts are compared where small embeddings leave the layer after them dead, and steps are timed."""
+    tokens = torch.randint(0, 7, (60, 3), generator=torch.Generator().manual_seed(0))
+    module = nn.Sequential(nn.Embedding(7, 5), nn.Flatten(), nn.Linear(15, 8), nn.ReLU(), nn.Linear(8, 2))
+    nn.init.normal_(module[0].weight, std=0.02)
+    result = tl.train(module, (tokens, (tokens == 2).any(1).long()), batch_size=20, progress=False, **budget)
+    assert "lsuv" in result.message
+    with torch.no_grad():
+        assert nn.functional.cross_entropy(module(tokens), (tokens == 2).any(1).long()) < 0.6
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,10 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchlift import __version__
 from torchlift.cli.text import printable
-from torchlift.core.errors import InvalidValueError, TorchliftError, did_you_mean, message
+from torchlift.core.errors import InvalidValueError, TorchliftError, did_you_mean, message, system_words
 
 if TYPE_CHECKING:
     from torchlift.cli.command import Command
@@ -36,11 +38,16 @@ A name of two words, such as "bench layers", is written as two arguments.
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯─ "
-_NUMBERS = {
-    "invalid literal for int() with base 10:": "expected a whole number, got",
-    "could not convert string to float:": "expected a number, got",
-}
-_NEAR = re.compile(r"Perhaps you meant:\W+(--[\w.-]+)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*")
+_SAYINGS = [
+    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1: expected a whole number, got \2"),
+    (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1: expected a number, got \2"),
+    (r"Error parsing (\S+): (?:Could not|no type).*\[(.+)\]", r"\1: expected values of another kind, got \2"),
+    (r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.+)\)", r"\2: expected one of \3, got \1"),
+    (r"Missing value for argument '(\S+)'\. Expected \d+ values", r"\1: expected a value, got nothing"),
+    (r"Unrecognized options: (.+)", r"expected options that it has, got \1"),
+]
+"""How tyro complains, and how we do."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     except (TorchliftError, OSError) as error:
         if "--debug" in arguments:
             raise
-        text = str(error) if isinstance(error, TorchliftError) else _sentence(error)
+        text = _by_option(str(error), arguments) if isinstance(error, TorchliftError) else _sentence(error)
         print(f"torchlift: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -75,7 +82,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _sentence(error: OSError) -> str:
     """What the system says about a file, as our own errors say it."""
-    return message(str(error.filename or "files"), "to be able to read and write there", error.strerror or error)
+    return message(str(error.filename or "files"), "to be able to read and write there", system_words(error))
+
+
+def _by_option(text: str, arguments: Sequence[str]) -> str:
+    """An error of the library about max_steps names --max-steps, if that is what was typed."""
+    match = re.match(r"(?:[\w ]*? )?(\w+)(?==|:)", text)
+    option = match and f"--{match[1].replace('_', '-')}"
+    return f"{option}{text[match.end() :]}" if match and option in arguments else text
 
 
 def _lacks_extra(error: ModuleNotFoundError, arguments: Sequence[str]) -> bool:
@@ -87,8 +101,10 @@ def _lacks_extra(error: ModuleNotFoundError, arguments: Sequence[str]) -> bool:
 def _dispatch(arguments: list[str]) -> None:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help", "help"):
+        if arguments[1:]:  # `torchlift help train`
+            return _dispatch([*arguments[1:], "--help"])
         print(_overview("COMMAND", list(COMMANDS)))
-    elif name == "--version":
+    elif name in ("-V", "--version", "version"):
         print(f"torchlift {__version__}")
     elif arguments[1:] in ([], ["-h"], ["--help"]) and (family := _family(name)):
         print(_overview(f"{name} COMMAND", family))
@@ -100,14 +116,15 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _overview(usage: str, names: Sequence[str]) -> str:
-    width = max(map(len, names))
+    indent = max(map(len, names)) + 4
+    wrapped = textwrap.TextWrapper(max(shutil.get_terminal_size().columns, indent + 20), subsequent_indent=" " * indent)
     return "\n".join(
         [
             f"usage: torchlift {usage} [options]",
             "",
             "Lifted training and stable inversion of neural networks.",
             "",
-            *(f"  {name:{width}}  {_summary(COMMANDS[name])}" for name in names),
+            *(wrapped.fill(f"  {name}".ljust(indent) + _summary(COMMANDS[name])) for name in names),
             "",
             "'torchlift COMMAND --help' lists the options; 'torchlift --version' prints the version.",
         ]
@@ -135,9 +152,10 @@ def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
         name = " ".join(arguments[:words])
         if name in COMMANDS:
             return _load(COMMANDS[name]), arguments[words:]
-    name = " ".join(arguments[: 2 if _family(arguments[0]) else 1])
-    hint = did_you_mean(name, COMMANDS, "Try 'torchlift --help'.")
-    raise InvalidValueError(message("command", "one of " + ", ".join(COMMANDS), repr(name), hint))
+    family = _family(arguments[0])
+    name, names = " ".join(arguments[: 2 if family else 1]), family or list(COMMANDS)
+    hint = did_you_mean(name, [*names, "--help", "--version"], "Try 'torchlift --help'.", cutoff=0.6)
+    raise InvalidValueError(message("command", "one of " + ", ".join(names), repr(name), hint))
 
 
 def _load(place: str) -> type[Command]:
@@ -159,31 +177,57 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
     """tyro explains bad options in a framed box and exits; the explanation is kept, in one line."""
     import tyro
 
+    from torchlift.cli.optional import OPTIONAL
+
+    if "" in arguments:  # --out "$FOLDER" where nobody set it: as a path it would be the current folder
+        raise InvalidValueError(message(kind.name, "options with something in them", "an empty one"))
     program, complaint = f"torchlift {kind.name}", io.StringIO()
+    start: Any = tyro.MISSING_NONPROP if default is None else default
+
+    def read(words: list[str]) -> Command:
+        settings = (tyro.conf.FlagCreatePairsOff,)
+        return tyro.cli(kind, prog=program, args=words, default=start, config=settings, registry=OPTIONAL)
+
     try:
         with contextlib.redirect_stderr(complaint):
-            settings = (tyro.conf.FlagCreatePairsOff,)
-            start: Any = tyro.MISSING_NONPROP if default is None else default
-            return tyro.cli(kind, prog=program, args=arguments, default=start, config=settings)
+            return read(arguments)
     except SystemExit as stop:
         if not stop.code:
             return None
-        box = complaint.getvalue()
-        text, near = _first_section(box) or "bad options", _NEAR.search(_COLOURS.sub("", box))
-        for raw, ours in _NUMBERS.items():
-            text = text.replace(raw, ours)
-        hint = f"Did you mean {near[1]}?" if near else f"Try '{program} --help'."
-        raise InvalidValueError(f"{kind.name}: {text.rstrip('.')}. {hint}") from None
+    with contextlib.redirect_stdout(io.StringIO()) as usage, contextlib.suppress(SystemExit):
+        read(["--help"])
+    known = dict.fromkeys(_OPTION.findall(_COLOURS.sub("", usage.getvalue())))
+    text = _said(complaint.getvalue())
+    unknown = [word for word in _OPTION.findall(text) if word not in known]
+    hint = (unknown and _nearest(unknown[0], known)) or f"Try '{program} --help'."
+    raise InvalidValueError(f"{kind.name}: {text}. {hint}") from None
+
+
+def _said(box: str) -> str:
+    """What tyro complains about, in our words."""
+    missing = re.findall(r"^[│ ] +([A-Z]{2,})\b", _COLOURS.sub("", box), flags=re.MULTILINE)
+    if missing and "Missing from" in box:
+        return f"expected {' and '.join(missing)}, got nothing for {'them' if len(missing) > 1 else 'it'}"
+    text = _first_section(box) or "bad options"
+    for theirs, ours in _SAYINGS:
+        text = re.sub(theirs, ours, text)
+    return text.rstrip(".")
+
+
+def _nearest(option: str, known: Iterable[str]) -> str:
+    """A hint at the option that ends like this one, as --training.steps for --steps, or is spelt almost like it."""
+    last = option.lstrip("-").rpartition(".")[2].replace("_", "-")
+    same = [name for name in known if name.lstrip("-").rpartition(".")[2] == last]
+    return f"Did you mean {same[0]}?" if same else did_you_mean(option, known, cutoff=0.7).replace("'", "")
 
 
 def _first_section(box: str) -> str:
-    """The text of a framed box up to its first ruled line."""
-    words: list[str] = []
+    """The text below the heading of a box, up to its next ruled line; a terminal without Unicode gets rules of -."""
+    sections: list[list[str]] = [[]]
     for line in _COLOURS.sub("", box).splitlines():
         content = line.strip(_FRAME)
-        if line.startswith("╭"):
-            continue
-        if not content:
-            break
-        words += content.split()
-    return " ".join(words)
+        if line.startswith("╭") or not content.strip("-"):
+            sections.append([])
+        else:
+            sections[-1] += content.split()
+    return " ".join(sections[1]) if len(sections) > 1 else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json as json_format
+import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import tyro
 from rich.console import Console
 
 from torchlift.cli.text import printable
-from torchlift.core.errors import DataError, message
+from torchlift.core.errors import DataError, message, system_words
 from torchlift.core.files import read_json, unlinked, write_file
 
 Record = dict[str, Any]
@@ -135,8 +137,10 @@ def check_folder(option: str, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, ValueError) as error:  # the latter for a name with a NUL
-        strerror, name = getattr(error, "strerror", None), getattr(error, "filename", None)
-        reason = "a file" if folder.is_file() else f"{strerror}: {name}" if strerror and name else str(error)
+        files = [part for part in (folder, *folder.parents) if os.path.isfile(part)]  # noqa: PTH113 (no error at a NUL)
+        reason = f"the file {files[0]}" if files else "a place where nothing can be made"
+        if not files and isinstance(error, OSError) and error.errno != errno.ENOENT:
+            reason = system_words(error)
         hint = "Choose another folder."
         raise DataError(message(f"{option} {folder}", "a folder that can be written to", reason, hint)) from error
 

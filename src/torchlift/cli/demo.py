@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torchlift import report
 from torchlift.cli.command import Command, Record
 from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import DataError, message
 from torchlift.core.files import write_file
 from torchlift.core.solution import Result
 from torchlift.data import Deblurring, Denoising, load_digits, load_photographs, psnr
@@ -102,6 +103,10 @@ class Demo(Command):
     def check(self) -> None:
         check_positive("demo: --seconds", self.seconds)
         check_size("demo: --seed", self.seed, minimum=0)
+        for name in ("history.jsonl", "invert.json"):
+            if (self.out / name).exists():
+                hint = "Choose another folder."
+                raise DataError(message(f"--out {self.out}", "no run of another command", name, hint))
 
     def collect(self) -> Record:
         size = TINY if self.tiny else FULL
@@ -144,7 +149,8 @@ class Demo(Command):
         threshold, layers = record["threshold"], record["layers"]
         console.print("\nA photograph that no denoiser saw: with noise of 25/255, and out of focus")
         console.print(_lines(record["photograph"]))
-        console.print(f"Denoising: {layers} layers of soft-thresholding, which turns what is below {threshold} to zero")
+        depth = "1 layer" if layers == 1 else f"{layers} layers"
+        console.print(f"Denoising: {depth} of soft-thresholding, which turns what is below {threshold} to zero")
         console.print(_lines(record["denoising"]))
         console.print("Inversion: from noisy codes of an encoder back to its images")
         console.print(_lines(record["inversion"]))

@@ -56,8 +56,8 @@ class Info(Command):
                 "cores": usable_cores(),
                 "threads": threads,
                 "blas": blas(),
-                "matmul_gflops": round(matmul_gflops(torch.float32), 1),
-                "double_gflops": round(matmul_gflops(torch.float64), 1),
+                "matmul_gflops": float(f"{matmul_gflops(torch.float32):.3g}"),
+                "double_gflops": float(f"{matmul_gflops(torch.float64):.3g}"),
             },
             "data": {
                 "digits": bundled_digits(),

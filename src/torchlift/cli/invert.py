@@ -19,7 +19,7 @@ from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
 from torchlift.cli.tables import facts
 from torchlift.core.checks import check_device, check_positive, check_size
-from torchlift.core.errors import invalid_value
+from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Record as Step
@@ -28,8 +28,10 @@ from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
 from torchlift.report.records import environment
+from torchlift.training.metrics import looks_like_images
 
 PRIOR_NAMES = sorted(name for name in PRIORS if name != "plug-and-play")
+OF_IMAGES = ("huber-tv", "total-variation", "wavelet")
 SHOWN = 8
 """Images in the figure."""
 
@@ -50,14 +52,22 @@ class Invert(Command):
     """Of a convolutional nn.Sequential that module:function makes, such as 1 28 28."""
     encode: bool = False
     """The data are inputs: make the outputs from them, with noise of --noise-level, and compare in the end."""
-    prior: tuple[str, ...] = ()
-    """Any of box, huber-tv, l1, non-negative, tikhonov, total-variation, wavelet, with factors as in 0.1*l1, added
-    up; none for no prior. By default total-variation for images and tikhonov for vectors."""
-    weight: str = ""
-    """Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve. By default
-    sure with a noise level, together with the anchor if there is a decoder, else 0.02."""
+    prior: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help=f"Any of {', '.join(PRIOR_NAMES)}, with factors as in 0.1*l1, added up; none for no prior. By default "
+            "total-variation for images and tikhonov for vectors."
+        ),
+    ] = ()
+    weight: Annotated[
+        str,
+        tyro.conf.arg(
+            help="Of the prior: a number, or how to choose it: sure, discrepancy (both need --noise-level) or lcurve. "
+            "By default sure with a noise level, together with the anchor if there is a decoder, else 0.02."
+        ),
+    ] = ""
     per_image: bool = False
-    """Choose the weight for every image alone."""
+    """Choose the weight for every image or sample alone."""
     noise_level: float | None = None
     """Standard deviation of the noise in the outputs."""
     algorithm: str = "auto"
@@ -69,11 +79,11 @@ class Invert(Command):
     anchor: float | None = None
     """How strongly inputs are held at the first guesses; by default 0, or chosen together with the weight."""
     max_steps: int | None = None
-    """Steps per image; the algorithm's usual number by default."""
+    """Steps for each image or sample; the algorithm's usual number by default."""
     tolerance: float | None = None
-    """Possible gain, relative to the objective, at which an image is done."""
+    """Possible gain, relative to the objective, at which an image or sample is done."""
     time_limit: float | None = None
-    """Seconds for all images."""
+    """Seconds for all of them together."""
     interval: float | None = None
     """Write intervals that are to hold this share of the true entries, such as 0.9; needs --out."""
     project: bool = False
@@ -118,7 +128,9 @@ class Invert(Command):
         if self.noise_level is not None:
             check_positive("noise-level", self.noise_level)
         if self.algorithm not in ALGORITHMS:
-            invalid_value("algorithm", f"one of {', '.join(ALGORITHMS)}", repr(self.algorithm))
+            hint = did_you_mean(self.algorithm, ALGORITHMS)
+            invalid_value("--algorithm", f"one of {', '.join(ALGORITHMS)}", repr(self.algorithm), hint)
+        check_size("--seed", self.seed, minimum=0)
         if self.start is not None and self.decoder is not None:
             invalid_value("invert", "--start or --decoder", "both")
         if self.interval is not None and not 0 < self.interval < 1:
@@ -126,6 +138,12 @@ class Invert(Command):
         if self.interval is not None and self.out is None:
             invalid_value("interval", "--out for the files", "none")
         self._weight()  # before anything is read
+        if self.weight in ("sure", "discrepancy") and self.noise_level is None:
+            hint = "lcurve needs none."
+            invalid_value(f"--weight {self.weight}", "--noise-level beside it", "none", hint)
+        for name in self.prior:
+            if name != "none" or len(self.prior) > 1:
+                _prior_part(name)
 
     def _weight(self) -> float | WeightRule | None:
         if not self.weight:
@@ -135,7 +153,8 @@ class Invert(Command):
         try:
             return float(self.weight)
         except ValueError:
-            invalid_value("weight", f"a number or one of {', '.join(RULES)}", repr(self.weight))
+            hint = did_you_mean(self.weight, RULES)
+            invalid_value("--weight", f"a number or one of {', '.join(RULES)}", repr(self.weight), hint)
 
     def _prior_names(self, network: Network) -> tuple[str, ...]:
         return self.prior or (("total-variation",) if len(network.in_shape) == 3 else ("tikhonov",))
@@ -144,6 +163,10 @@ class Invert(Command):
         names = self._prior_names(network)
         if names == ("none",):
             return None
+        for name in names:
+            if name.rpartition("*")[2] in OF_IMAGES and len(network.in_shape) != 3:
+                hint = "For vectors try l1 or tikhonov."
+                invalid_value("--prior", f"images for {name}", f"inputs of shape {network.in_shape}", hint)
         parts = [_prior_part(name) for name in names]
         total = parts[0]
         for part in parts[1:]:
@@ -167,6 +190,10 @@ class Invert(Command):
         if self.start is not None:
             return read_batch(self.start, network.in_shape, network.like)[: self.images], None
         decoder = None if self.decoder is None else read_model(self.decoder).to(self.device)
+        if decoder is not None and (decoder.in_shape, decoder.out_shape) != (network.out_shape, network.in_shape):
+            expected = f"a network from {network.out_shape} to {network.in_shape}, the model's way back"
+            got = f"one from {decoder.in_shape} to {decoder.out_shape}"
+            invalid_value(f"--decoder {self.decoder}", expected, got)
         return (None if decoder is None else decoder(y)), decoder
 
     def _invert(self, network: Network, y: Tensor, start: Tensor | Network | None) -> Inversion:
@@ -197,7 +224,8 @@ class Invert(Command):
 
     def _record(self, network: Network, y: Tensor, inversion: Inversion, truth: Tensor | None) -> Record:
         trace = inversion.weight_trace
-        quality = None if truth is None else psnr(inversion.x, truth)
+        error = None if truth is None else float((inversion.x - truth).norm() / truth.norm().clamp_min(1e-30))
+        quality = None if truth is None or not looks_like_images(truth) else psnr(inversion.x, truth)
         rows = [
             {
                 "status": Status(int(inversion.status[k])).name.lower(),
@@ -226,6 +254,7 @@ class Invert(Command):
             "gaps": [_number(gap) for gap in inversion.gaps.double().mean(0)],
             "weight": float(inversion.weight.double().mean()),
             "psnr": None if quality is None else _number(quality.double().mean()),
+            "relative error": error if error is not None and math.isfinite(error) else None,
             "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
             "images": rows,
         }
@@ -273,8 +302,10 @@ class Invert(Command):
         table.add_row("prior", f"{record['prior']}, weight {record['weight']:.4g}")
         if record["psnr"] is not None:
             table.add_row("PSNR", f"{record['psnr']:.2f} dB")
+        elif record["relative error"] is not None:
+            table.add_row("error", f"{record['relative error']:.3g} of the norm of the true inputs")
         speed = 1e3 * record["seconds"] / len(record["images"])
-        table.add_row("time", f"{record['seconds']:.2f} s, {speed:.3g} ms per image")
+        table.add_row("time", f"{record['seconds']:.2f} s, {speed:.3g} ms for each")
         if self.out is not None:
             table.add_row("files", f"{self.out}: {', '.join(record['files'])}")
         console.print(table)
@@ -288,14 +319,15 @@ def _prior_part(text: str) -> Prior:
     """A prior by name, perhaps with a factor: 0.1*l1."""
     factor, _, name = text.rpartition("*")
     if name not in PRIOR_NAMES:
-        invalid_value("prior", f"names among {', '.join(PRIOR_NAMES)}, or none alone", repr(name))
+        hint = "Did you mean 'total-variation'?" if name == "tv" else did_you_mean(name, PRIOR_NAMES)
+        invalid_value("--prior", f"names among {', '.join(PRIOR_NAMES)}, or none alone", repr(name), hint)
     prior = PRIORS[name].example()
     if not factor:
         return prior
     try:
         return float(factor) * prior
     except ValueError:
-        invalid_value("prior", "a factor and a name, such as 0.1*l1", repr(text))
+        invalid_value("--prior", "a factor > 0 and a name, such as 0.1*l1", repr(text))
 
 
 def _number(value: Tensor) -> float | None:

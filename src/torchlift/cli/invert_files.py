@@ -39,7 +39,13 @@ def read_model(name: str, weights: Path | None = None, input_shape: Shape | None
         invalid_value("invert", "module:function beside --weights and --input-shape", f"the folder {name}", hint)
     folder = Path(name).expanduser()
     inner = folder / "model"
-    return load_model(inner if inner.is_dir() else folder).eval()
+    model = inner if inner.is_dir() else folder
+    if not model.is_dir() or not any(model.iterdir()):
+        got = "a file" if folder.is_file() else "an empty folder" if folder.is_dir() else "nothing there"
+        expected = "a folder that torchlift train or save_model wrote, or module:function"
+        hint = "The model comes first, then the data." if folder.is_file() else ""
+        raise DataError(message(f"model {name}", expected, got, hint))
+    return load_model(model).eval()
 
 
 def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
@@ -116,7 +122,7 @@ def _scaled(levels: Tensor) -> Tensor:
 def _picture(file: Path, shape: Shape) -> Tensor:
     """(C, H, W) in [0, 1], grey unless three channels are wanted."""
     if find_spec("PIL") is None:
-        raise DataError(message(f"{file}", "the package pillow", "none", "Try `pip install torchlift[plot]`."))
+        raise DataError(message(f"{file}", "the package pillow", "none", "Try: pip install 'torchlift[images]'"))
     from PIL import Image
 
     colour = len(shape) == 3 and shape[0] == 3

@@ -26,9 +26,14 @@ class Report(Command):
 
     name: ClassVar[str] = "report"
 
-    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[DIR …]")] = ()
-    """What `reproduce`, `train --out` or `invert --out` wrote, or folders with several of these; the current folder
-    by default."""
+    folders: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(
+            metavar="[DIR …]",
+            help="What demo, reproduce, train --out or invert --out wrote, or folders with several of these; the "
+            "current folder by default.",
+        ),
+    ] = ()
     html: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[FILE]")] = ()
     """Where to write the page; report.html in the first folder by default."""
     open: bool = False

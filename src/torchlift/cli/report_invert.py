@@ -39,6 +39,9 @@ def inversion_record(folder: Path) -> Record:
 
 def _record(folder: Path, result: Mapping[str, Any]) -> Record:
     quality = "" if result["psnr"] is None else f" Mean PSNR: {result['psnr']:.2f} dB."
+    if result["psnr"] is None and result.get("relative error") is not None:
+        quality = f" Error: {result['relative error']:.3g} of the norm of the true inputs."
+    pictures = _pictures(folder, result)
     return Record(
         name="inversions",
         title=f"Inversion of {result['model']}",
@@ -47,7 +50,7 @@ def _record(folder: Path, result: Mapping[str, Any]) -> Record:
         configuration={name: result[name] for name in SETTINGS},
         environment=result["environment"],
         seconds=result["seconds"],
-        figures=[*_pictures(folder, result), *_weights(result), _gaps(result), _images(result)],
+        figures=[*pictures, *_weights(result), _gaps(result), _each("image" if pictures else "sample", result)],
     )
 
 
@@ -87,7 +90,7 @@ def _weights(result: Mapping[str, Any]) -> list[Figure]:
     x = [row["weight"] for row in rows]
     series = [Series(name, x, [row[name] for row in rows]) for name in names]
     title = f"Choice of the weight by {trace['rule']}"
-    note = f"Chosen: {result['weight']:.4g}, the mean over the images."
+    note = f"Chosen: {result['weight']:.4g}, the mean over all of them."
     return [Curves("weights", title, "weight", ", ".join(names), series, x_log=True, note=note)]
 
 
@@ -96,10 +99,10 @@ def _gaps(result: Mapping[str, Any]) -> Table:
     return Table("gaps", "Mean gap of each layer", ["", "gap"], rows, ["", ".4g"])
 
 
-def _images(result: Mapping[str, Any]) -> Table:
+def _each(noun: str, result: Mapping[str, Any]) -> Table:
     images = result["images"]
     names = [name for name in images[0] if any(image[name] is not None for image in images)]
     rows = [[number, *(image[name] for name in names)] for number, image in enumerate(images[:LISTED], 1)]
     formats = ["", *("" if name in ("status", "steps") else ".4g" for name in names)]
     note = f"The first {LISTED} of {len(images)}; all are in invert.json." if len(images) > LISTED else ""
-    return Table("results", "Each image", ["image", *names], rows, formats, note=note)
+    return Table("results", f"Each {noun}", [noun, *names], rows, formats, note=note)

@@ -18,11 +18,11 @@ def columns(words: Sequence[str], right: Sequence[str] = (), *more: str, title: 
     """
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for index, heading in enumerate(words):
-        table.add_column(heading, no_wrap=index == 0)
+        table.add_column(heading, no_wrap=index == 0, overflow="fold")
     for heading in right:
-        table.add_column(heading, justify="right", no_wrap=not words)
+        table.add_column(heading, justify="right", no_wrap=not words, overflow="fold")
     for heading in more:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     return table
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -77,8 +77,18 @@ class Train(Command):
             file = self.resume / CONFIG
             if not file.is_file():
                 raise DataError(message(f"--resume {self.resume}", f"the folder of a run, with {CONFIG}", "none"))
-            return _train(read_configuration(file), out=self.resume)
-        return None if self.config is None else _train(read_configuration(self.config))
+            return _train(self._over_phases(read_configuration(file)), out=self.resume)
+        return None if self.config is None else _train(self._over_phases(read_configuration(self.config)))
+
+    def _over_phases(self, configuration: Configuration) -> Configuration:
+        """Flags count for more than a file: also for more than what its phases say themselves."""
+        usual, training = TrainingSettings(), configuration.training
+        names = [field.name for field in fields(PhaseSettings)]
+        given = {name: value for name in names if (value := getattr(self.training, name)) != getattr(usual, name)}
+        if not given.keys().isdisjoint(length := {"epochs": None, "steps": None}):
+            given, training = length | given, replace(training, **length)  # one of them takes the place of both
+        phases = tuple(replace(phase, **given) for phase in configuration.phase)
+        return replace(configuration, training=training, phase=phases)
 
     def collect(self) -> Record:
         configuration = settle(

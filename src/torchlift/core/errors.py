@@ -8,6 +8,7 @@ keep working.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from inspect import isabstract
 from typing import NoReturn
@@ -46,15 +47,34 @@ def message(where: str, expected: str, got: object, hint: str = "") -> str:
     return f"{text} {hint}" if hint else text
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names the nearest of the known names; `otherwise` where none is near."""
+def did_you_mean(name: object, known: Iterable[str], otherwise: str = "", cutoff: float = 0.5) -> str:
+    """A hint that names the nearest of the known names; `otherwise` where none is as near as `cutoff`, at most 1."""
     spelt = {_plain(word): word for word in known}
-    near = difflib.get_close_matches(_plain(str(name)[:60]), spelt, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(_plain(str(name)[:60]), spelt, n=1, cutoff=cutoff)
     return f"Did you mean {spelt[near[0]]!r}?" if near else otherwise
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "-").replace(" ", "-")
+
+
+_SYSTEM = {
+    errno.ENOENT: "no such file or folder",
+    errno.EISDIR: "a folder",
+    errno.ENOTDIR: "a path that leads through a file",
+    errno.EEXIST: "something that exists already",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.EROFS: "a place that is read-only",
+    errno.ENOSPC: "a full disk",
+    errno.ENAMETOOLONG: "a name that is too long",
+    errno.ELOOP: "links that lead in a circle",
+}
+
+
+def system_words(error: OSError) -> str:
+    """What the system says about a file, in words that go with "got"."""
+    return _SYSTEM.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
 
 
 def invalid_value(where: str, expected: str, got: object, hint: str = "") -> NoReturn:

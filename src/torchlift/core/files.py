@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from torchlift.core.encoding import refuse_constant
-from torchlift.core.errors import DataError, message
+from torchlift.core.errors import DataError, did_you_mean, message, system_words
 
 #: Largest JSON file that is read: 64 MiB.
 MAX_JSON = 1 << 26
@@ -38,7 +38,7 @@ def opened(where: str, path: str | os.PathLike[str], expected: str) -> Iterator[
     except DataError:
         raise
     except OSError as error:
-        raise DataError(message(where, expected, error.strerror or error)) from error
+        raise DataError(message(where, expected, system_words(error), _near(path))) from error
     except ValueError as error:
         if isinstance(path, str | Path) and "\0" in str(path):  # no name of a file has a NUL in it
             raise DataError(message(where, expected, repr(str(path)))) from error
@@ -103,6 +103,16 @@ def unlinked(path: Path) -> Path:
     if path.is_symlink():
         path.unlink()
     return path
+
+
+def _near(path: str | os.PathLike[str]) -> str:
+    """A hint at a file of almost this name."""
+    path = Path(path)
+    try:
+        beside = [] if path.exists() else [other.name for other in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return did_you_mean(path.name, beside, cutoff=0.8)
 
 
 def _without_waiting(path: str, flags: int) -> int:

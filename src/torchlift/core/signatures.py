@@ -35,6 +35,7 @@ from torchlift.core.errors import (
     did_you_mean,
     invalid_type,
     message,
+    system_words,
 )
 from torchlift.core.solution import StepFailure
 
@@ -236,7 +237,7 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
         paths = [value for value in given.values() if isinstance(value, str | os.PathLike)]
         if not paths or error.filename is None:
             raise error
-        raise DataError(message(f"{where} {paths[0]}", "a place that can be used", error.strerror)) from error
+        raise DataError(message(f"{where} {paths[0]}", "a place that can be used", system_words(error))) from error
     came = ", ".join(f"{name} {_shown(value)}" for name, value in given.items() if name != "self")
     reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no words'])[0]}"
     raise InvalidValueError(message(where, "arguments that fit together", came, f"It ends in {reason}")) from error

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_like, check_number, check_positive
+from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
 from torchlift.inversion.problem import InversionProblem, square_sum
@@ -208,7 +209,7 @@ def _error(problem: InversionProblem, x: Tensor) -> _Error:
 
 def _network_curvature(problem: InversionProblem, x: Tensor) -> Product:
     """v ↦ N'ᵀL''N'v."""
-    with torch.enable_grad():
+    with torch.enable_grad(), differentiable_twice():
         leaf = x.detach().requires_grad_()
         output = problem.forward(leaf)
         dual = torch.zeros_like(output).requires_grad_()

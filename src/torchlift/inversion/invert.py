@@ -76,8 +76,8 @@ def invert(
             `noise_level`), "lcurve", or a rule with other settings. By default chosen by SURE where
             `noise_level` is given, else 0.02.
         noise_level: standard deviation of the noise in each entry of y.
-        input_shape: of one input, such as (1, 28, 28), for a module whose first layer does not tell it (`nn.Linear`
-            does) and without a start.
+        input_shape: of one input, such as (1, 28, 28); by default that of the start, or the one for which the module
+            returns outputs of the shape of y.
         loss: L, such as `tl.losses.Huber(0.1)`.
         algorithm: "auto" (sweeps, then accelerated steps on the network), "accelerated" (those alone), "sweep",
             "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or an instance with other settings.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
+from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.tensors import Point, add_scaled
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
@@ -185,7 +186,7 @@ def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
     size = x.new_ones(x.shape[0])
-    with torch.enable_grad():
+    with torch.enable_grad(), differentiable_twice():
         leaf = x.detach().requires_grad_()
         output = problem.forward(leaf)
         dual = torch.zeros_like(output).requires_grad_()

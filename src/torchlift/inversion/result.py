@@ -120,7 +120,7 @@ class Inversion:
     def message(self) -> str:
         """One or more sentences for people."""
         parts = [
-            f"{count} of {len(self.status)} images: {Status[name.upper()].sentence}."
+            f"{count} of {len(self.status)} {_noun(self.x)}: {Status[name.upper()].sentence}."
             for name, count in self.counts.items()
         ]
         parts.append(
@@ -141,7 +141,7 @@ class Inversion:
 
     def _repr_html_(self) -> str:
         rows = {
-            "images": len(self.x),
+            _noun(self.x): len(self.x),
             "ended": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()),
             "residual ‖N(x) − y‖": _spread(self.residual),
             "weight": _spread(self.weight),
@@ -153,6 +153,11 @@ class Inversion:
             rows["duality gap"] = _spread(self.duality_gap)
         images = strip("inputs", self.x)
         return facts("Inversion", rows) + curve("objective", [record.value for record in self.history]) + images
+
+
+def _noun(x: Tensor) -> str:
+    """What a batch of inputs is called in messages."""
+    return "images" if x.ndim == 4 else "samples"
 
 
 def join(parts: Sequence[Inversion]) -> Inversion:

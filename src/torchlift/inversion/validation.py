@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -38,7 +39,7 @@ from torchlift.inversion.solver import InversionSolver
 from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
 from torchlift.networks import Linear, Network, lift
-from torchlift.networks.lifting import first_layer, known_shape, shape_example
+from torchlift.networks.input_shape import first_layer, fitting_shapes, known_shape, shape_example
 from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
 from torchlift.prox import ProximalActivation
@@ -102,8 +103,8 @@ def check_network(network: object, input_shape: object, start: object, y: object
     if not parts or not all(isinstance(part, nn.Module) for part in parts):
         kinds = ", ".join(type(part).__name__ for part in parts) or "none"
         invalid_type("invert network", "an nn.Module or several", kinds)
-    first = y[0] if isinstance(y, Sequence) and len(y) else y
-    networks = tuple(_lifted(part, input_shape, start, first) for part in parts)
+    outputs = y if isinstance(y, Sequence) and len(y) == len(parts) else [None] * len(parts)
+    networks = tuple(_lifted(part, input_shape, start, each) for part, each in zip(parts, outputs, strict=True))
     shapes = {part.in_shape for part in networks}
     if len(shapes) > 1:
         invalid_value("invert network", "networks with the same input", f"input shapes {sorted(shapes)}")
@@ -111,7 +112,7 @@ def check_network(network: object, input_shape: object, start: object, y: object
 
 
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
-    """A module as a network, for inputs of the shape that is given, that a start has, or that a first layer tells."""
+    """A module as a network, for inputs of the shape that is given, that a start has, or that outputs y come from."""
     shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
     if isinstance(module, Network):
         if shape not in (None, module.in_shape):
@@ -119,7 +120,7 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
         return module
     guess = start(y) if shape is None and callable(start) and isinstance(y, Tensor) else start
     if shape is None:
-        shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else known_shape(module)
+        shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else _found_shape(module, y)
     if shape is None:
         expected = f"the shape of one input, which {type(first_layer(module)).__name__} does not tell"
         hint = f"Pass input_shape={shape_example(module)}, or a first guess of the inputs as start."
@@ -132,6 +133,18 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
         # layers may be called in another order than that of their names
         text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."
         raise NotRepresentableError(text) from None
+
+
+def _found_shape(module: nn.Module, y: object) -> Shape | None:
+    """That of inputs which are mapped to outputs like y, or what the first layer tells."""
+    shapes = fitting_shapes(module, tuple(y.shape[1:])) if isinstance(y, Tensor) and y.ndim > 1 else []
+    if not shapes:
+        return known_shape(module)
+    if len(shapes) > 1:
+        others = " or ".join(map(str, shapes[1:4]))
+        text = f"invert: inputs were taken to have the shape {shapes[0]}; {others} would lead to such outputs too."
+        warnings.warn(f"{text} Pass input_shape to say which.", stacklevel=5)
+    return shapes[0]
 
 
 def check_data(network: Network | Joint, y: object) -> Tensor:

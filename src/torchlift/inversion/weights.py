@@ -220,7 +220,7 @@ class Discrepancy(WeightRule):
             low, high = torch.where(ratio < 1, weight, low), torch.where(ratio < 1, high, weight)
         ratio = torch.stack(ratios)
         missed = int(((ratio < 1).all(0) | (ratio > 1).all(0)).sum())
-        note = f"The discrepancy of {missed} images was out of reach: widen low and high." if missed else ""
+        note = f"The discrepancy of {missed} of them was out of reach: widen low and high." if missed else ""
         columns = slice(None) if self.per_image else slice(1)
         trace = WeightTrace(self.name, "residual / target", torch.stack(weights)[:, columns], ratio[:, columns], note)
         return (low * high).sqrt(), trace

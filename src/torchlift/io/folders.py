@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from torchlift.core.errors import DataError, message
+from torchlift.core.errors import DataError, message, system_words
 
 
 @contextmanager
@@ -92,4 +92,4 @@ def hidden(folder: Path, ending: str) -> Path:
 
 def reason(error: Exception) -> str:
     """What the system said, without the path and the number."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return system_words(error) if isinstance(error, OSError) else str(error) or type(error).__name__

@@ -13,6 +13,7 @@ from torchlift.core.errors import NotProximalError, NotRepresentableError, inval
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
 from torchlift.networks.graph import GraphNetwork
+from torchlift.networks.input_shape import first_layer, known_shape, shape_example
 from torchlift.networks.verify import verify
 
 
@@ -101,25 +102,6 @@ def _example(given: Any, input_shape: Any) -> tuple[Tensor | None, Shape | None]
         return given.detach(), check_shape("lift input_shape", tuple(given.shape[1:]))
     chosen = given if input_shape is None else input_shape
     return None, None if chosen is None else check_shape("input_shape", chosen)
-
-
-def first_layer(module: nn.Module) -> nn.Module:
-    """The first module inside that has a say in the shape of inputs: one with parameters, or a flattening."""
-    leaves = [part for part in module.modules() if not list(part.children())]
-    return next((part for part in leaves if isinstance(part, nn.Flatten) or [*part.parameters()]), module)
-
-
-def known_shape(module: nn.Module) -> Shape | None:
-    """The shape of one input where the first layer tells it, as `nn.Linear` does."""
-    first = first_layer(module)
-    return (first.in_features,) if isinstance(first, nn.Linear) else None
-
-
-def shape_example(module: nn.Module) -> str:
-    """What to write for the shape of one input that the first layer does not tell."""
-    first = first_layer(module)
-    sizes = {nn.Conv1d: "length", nn.Conv3d: "depth, height, width"}.get(type(first), "height, width")
-    return f"({getattr(first, 'in_channels', 'channels')}, {sizes})"
 
 
 def _shape(module: nn.Module, shape: Shape | None) -> Shape:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape
+from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.errors import NotRepresentableError
 from torchlift.operators import Context
 from torchlift.operators.base import BetweenShapes
@@ -58,7 +59,8 @@ class Jacobian(BetweenShapes):
 
     def _pull_back(self, context: Context) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
         u = self._states(context)
-        return torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])[:2]
+        with differentiable_twice():
+            return torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])[:2]
 
     def _states(self, context: Context) -> dict[int, Tensor]:
         return {k: context_tensor(self.path, context, state_key(self.path, k)) for k in self.reads}

@@ -13,6 +13,7 @@ from torch.func import jacrev, vjp
 
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.cholesky import cholesky
+from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
@@ -169,7 +170,8 @@ class _Products(_Model):
     @torch.enable_grad()
     def __init__(self, function: Callable[[Tensor], Tensor], x: Tensor, tolerance: float) -> None:
         self.x, self.tolerance = x.detach().requires_grad_(), tolerance
-        self.residual = function(self.x)
+        with differentiable_twice():
+            self.residual = function(self.x)
         # Jᵀu is linear in u, so its derivative in u along v is Jv: reverse mode twice serves where
         # functions have no forward-mode derivative.
         self.weights = torch.zeros_like(self.residual, requires_grad=True)

@@ -26,11 +26,16 @@ FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
 AVERAGE_EVERY = 5
 #: Sum of the first ρ over the layers of networks of so many layers or more, whose effects multiply; it falls to that.
 FIRST_SUM, DEEP = 0.25, 50
+#: Layers up to which the first ρ is that of any network; it falls to half of it in networks of twice as many.
+SHALLOW = 5
 #: Layers beyond which the sum of ρ over them may grow, as √L: changes of so many hardly all go the same way.
 MANY_LAYERS = 20
 
-#: How far numbers that are learned by their logarithms move where layers move by ρ of their size.
-LOGARITHMS = 12.0
+#: How far numbers that are learned by their logarithms move where layers move by ρ of their size, and the largest ρ of
+#: theirs: what the distance of matrices is says nothing about theirs.
+LOGARITHMS, LOGARITHM_LIMIT = 12.0, 0.015
+#: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
+NEAR_ZERO = 0.1
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
 BUNDLE = 1 << 20
 #: Entries of each layer from which the distance is estimated, in whole rows, and rows at least and at most: all of them
@@ -60,8 +65,8 @@ class RelativeStep(torch.optim.Optimizer):
     loss is fitted to rounding. One q_l per dense layer keeps the direction of its
     gradient, which noise pixels hardly touch; elsewhere q has one number per
     entry and m averages g, so that steps are those of Adam, x ← x − γ ρ c_l m̂/√q̂.
-    Numbers learned by their logarithms have c = 12, and never more than the first
-    ρ. ρ is the largest lower bound seen so far of the distance to a solution, in
+    Numbers learned by their logarithms have c = 12, and ρ = 0.015 at most. ρ is the
+    largest lower bound seen so far of the distance to a solution, in
     units of c:
 
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
@@ -88,7 +93,9 @@ class RelativeStep(torch.optim.Optimizer):
         params: a module, whose layers say what their parameters are; or groups as `parameter_groups` describes them,
             or plain tensors, which then count as entries and are not centred.
         lr: γ.
-        start: the first ρ, and the least; in networks of many layers L no more than max(1, 50/L)/(4L).
+        start: the first ρ, and the least, in networks of up to five layers; from ten layers on half of it, and of many
+            layers L no more than max(1, 50/L)/(4L). Half of it too in unrolled algorithms, which no layer belongs to:
+            they start at a method that works.
         limit: the largest sum of ρ over the layers, of L > 20 layers √(L/20) times that. One step can then change what
             20 layers amplify by a factor e^limit at most; where layers are dead the estimate would grow without end.
             A network counts as two layers or more.
@@ -107,7 +114,7 @@ class RelativeStep(torch.optim.Optimizer):
         params: nn.Module | Iterable[Any],
         lr: float = 1.0,
         *,
-        start: float = 0.015,
+        start: float = 0.03,
         limit: float = 1.0,
         momentum: float = 0.9,
         memory: float = 0.99,
@@ -259,9 +266,12 @@ class RelativeStep(torch.optim.Optimizer):
 
     def _bound_sizes(self, retreats: int) -> float:
         """Set the largest ρ, after so many retreats; returns the first."""
-        layers = max(sum(group["layers"] for group in self.param_groups), 2)
+        counted = sum(group["layers"] for group in self.param_groups)
+        layers = max(counted, 2)
         self._most = self.limit / math.sqrt(layers * min(layers, MANY_LAYERS)) * 0.5**retreats
-        first = min(self.start, FIRST_SUM / layers * max(1, DEEP / layers))
+        unrolled = counted == 0 and any(group["stacked"] for group in self.param_groups)
+        share = 0.5 if unrolled else min(max(SHALLOW / layers, 0.5), 1)
+        first = min(self.start * share, FIRST_SUM / layers * max(1, DEEP / layers))
         return min(first * 0.5**retreats, self._most)
 
     def _start(self, entry: _Entry) -> None:
@@ -370,8 +380,8 @@ class RelativeStep(torch.optim.Optimizer):
         count, memory = own["count"], self.memory ** (1 / 8)
         before = [mean.pull(part.tensors[weight]) for weight, _, mean in part.centred]
         rho = own["rho"]
-        if part.logarithms is not None:  # what the distance of matrices is says nothing about theirs
-            rho = torch.where(part.logarithms, rho.clamp(max=self.start), rho)
+        if part.logarithms is not None:
+            rho = torch.where(part.logarithms, rho.clamp(max=LOGARITHM_LIMIT), rho)
         lengths = part.units * (rho * part.rates())
         if roots is not None and count > 1:
             floors = (part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1))
@@ -567,7 +577,11 @@ class _Entry:
         return tensor.unbind(0) if self.stacked else (tensor,)
 
     def units(self) -> Tensor:
-        """c of every layer: the root mean square of its weights, of zeros that of torch's start; 12 for logarithms."""
+        """c of every layer: the root mean square of its weights, of zeros that of torch's start; 12 for logarithms.
+
+        What no layer owns often starts near zero on purpose, such as positions of tokens (0.02) or the scales of
+        residual branches (10⁻⁶), and would stay there if it moved by shares of that.
+        """
         if self.kind == "logarithm":
             return torch.full((self.layers,), LOGARITHMS, dtype=torch.promote_types(self.tensor.dtype, torch.float32))
         weight = self.weight.detach()
@@ -577,6 +591,8 @@ class _Entry:
         size = torch.linalg.vector_norm(flat, dim=1, dtype=exact) / max(flat.shape[1], 1) ** 0.5
         shape = weight.shape[1:] if alike else weight.shape
         fresh = (3 * math.prod(shape[1:])) ** -0.5 if len(shape) > 1 else max(flat.shape[1], 1) ** -0.5
+        if self.group["layers"] == 0 and not self.stacked and weight.numel() > 1:
+            size = size.clamp(min=fresh if len(shape) > 1 else NEAR_ZERO * fresh)
         return self.group["scale"] * torch.where(size > 0, size, fresh).expand(self.layers)
 
 

@@ -150,10 +150,10 @@ def _default(loss: Loss, output: Tensor, target: Tensor) -> tuple[str, ...]:
     labels = not target.is_floating_point() and target.ndim == 1 and output.ndim == 2
     if isinstance(loss, CrossEntropy) or labels:
         return ("accuracy",)
-    return ("psnr",) if _images_in_range(target) else ()
+    return ("psnr",) if looks_like_images(target) else ()
 
 
-def _images_in_range(target: Tensor) -> bool:
+def looks_like_images(target: Tensor) -> bool:
     """Whether targets look like images with values in [0, 1]; vectors must have the size of a square of 8 or more."""
     if not target.is_floating_point() or target.numel() == 0:
         return False

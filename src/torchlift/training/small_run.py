@@ -20,7 +20,7 @@ from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.functions.losses import Loss
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
-from torchlift.training.modules import apply, in_mode
+from torchlift.training.modules import apply, in_mode, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 
@@ -82,7 +82,7 @@ class SmallRun:
         """Costs of the steps, of what is kept after them, and of a forward pass."""
         twin = copy.deepcopy(network)
         sample = _sample(batches, samples)
-        data = TensorBatches(*sample, batch_size=None if phase.full else samples)
+        data = TensorBatches(*sample, batch_size=None if phase.full else samples, like=like(twin))
         if phase.states == "warm":  # what is kept of other batches does not grow with this one
             phase = replace(phase, states="forward", state_dtype=None, state_storage="memory")
         with _untouched_randomness(sample.y), _Ledger(divisor) as ledger:

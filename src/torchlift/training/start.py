@@ -18,6 +18,7 @@ from torchlift.networks.chain import ChainLayer
 from torchlift.operators.context import map_context
 from torchlift.training.choose import AS_GIVEN, Choice, Trial, choose
 from torchlift.training.draws import weight_of
+from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 from torchlift.training.safeguard import first_samples, judged_samples
@@ -127,7 +128,8 @@ class _ShortRuns(Trial):
         method.publish()
 
     def _method(self, network: nn.Module, data: Batch) -> TrainStep:
-        batches = TensorBatches(*data, batch_size=None if self.phase.full else self.batches.batch_size, seed=self.seed)
+        size = None if self.phase.full else self.batches.batch_size
+        batches = TensorBatches(*data, batch_size=size, seed=self.seed, like=like(network))
         work = self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
         return self.phase.method.init(replace(work, gentle=False))
 

@@ -140,11 +140,17 @@ def test_constants_come_back_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "bench-distributed.json"
     path.write_text(json.dumps({"machine": UNIT.record()}))
     assert Machine.read(path) == UNIT
-    for text, reason in (("{}", "KeyError"), ("[", "JSONDecodeError"), ('{"machine": {"passes": {}}}', "Error")):
+    for text, reason in (
+        ("{}", "the record of a bench, got KeyError"),
+        ("[", "expected JSON, got "),
+        ('{"machine": {"passes": {}}}', "the record of a bench, got .*Error"),
+    ):
         path.write_text(text)
-        with pytest.raises(DataError, match=f"the record of a bench, got .*{reason}"):
+        with pytest.raises(DataError, match=reason):
             Machine.read(path)
-    with pytest.raises(DataError, match=r"expected a file, got none\. Make it by 'torchlift bench distributed"):
+    with pytest.raises(
+        DataError, match=r"expected a JSON file, got no such file or folder\. Make it by 'torchlift bench"
+    ):
         Machine.read(tmp_path / "nowhere.json")
 
 

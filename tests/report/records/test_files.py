@@ -72,7 +72,7 @@ def test_names_that_are_no_names_of_files_are_refused(tmp_path: Path, name: str)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         load_record(tmp_path)
 
 

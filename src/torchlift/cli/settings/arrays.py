@@ -46,8 +46,10 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
         hint = "Targets are what the network learns to give: images, labels, …"
         raise DataError(message(f"data {path}", expected, sorted(arrays) or "none", hint))
     targets = arrays["targets"]
+    if targets.ndim > 0 and len(targets) == 0:
+        raise DataError(message(f"data {path} targets", "at least one sample", "none"))
     for name, tensor in arrays.items():
-        if tensor.ndim == 0 or len(tensor) != len(targets) or len(tensor) == 0:
+        if tensor.ndim == 0 or targets.ndim == 0 or len(tensor) != len(targets):
             expected = f"as many samples as targets, which has shape {tuple(targets.shape)}"
             raise DataError(message(f"data {path} {name}", expected, tuple(tensor.shape)))
     return arrays
@@ -147,7 +149,10 @@ def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
         size: bytes that it says it holds.
     """
     try:
-        version = read_magic(stream)
+        try:
+            version = read_magic(stream)
+        except ValueError:
+            raise ValueError("a file that does not begin like one") from None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about headers of Python 2, which are read all the same
             shape, by_columns, dtype = _HEADERS[version](stream)
@@ -157,7 +162,12 @@ def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
         ) from error
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise DataError(
-            message(where, "an array of numbers", dtype, "Nothing is unpickled." if dtype.hasobject else "")
+            message(
+                where,
+                "an array of numbers",
+                {"U": "text", "S": "text", "O": "Python objects"}.get(dtype.kind, dtype),
+                "Nothing is unpickled." if dtype.hasobject else "",
+            )
         )
     needed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if min(shape, default=1) < 0 or needed > there:

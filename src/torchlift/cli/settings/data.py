@@ -150,7 +150,8 @@ def _photographs(settings: DataSettings, task: Task | None, dtype: torch.dtype, 
     if settings.validation_path is None:
         count = max(1, len(images) // 10) if settings.validation is None else settings.validation
         if check_size("[data] validation", count, minimum=0) >= len(images):
-            invalid_value("[data] validation", f"fewer than the {len(images)} images there are", count)
+            hint = "Say validation = 0 to train on all of them."
+            invalid_value("[data] validation", f"fewer than the {len(images)} images there are", count, hint)
         images, held_out = images[: len(images) - count], images[len(images) - count :]
     else:
         held_out = load_images(settings.validation_path, channels=len(images[0]))[: settings.validation]
@@ -186,9 +187,24 @@ def _arrays(settings: DataSettings, dtype: torch.dtype) -> tuple[dict[str, Tenso
         return _cut(settings, _named(settings, *load_mnist("train", path=settings.path, dtype=dtype)), None, 5000)
     if settings.path is None:
         invalid_value("[data] path", "a file or folder for set = 'files'", "nothing")
-    train = read_arrays(settings.path)
-    held_out = None if settings.validation_path is None else read_arrays(settings.validation_path)
+    train = _read_targets(settings, settings.path)
+    held_out = None if settings.validation_path is None else _read_targets(settings, settings.validation_path)
     return _cut(settings, train, held_out, max(1, len(train["targets"]) // 10))
+
+
+def _read_targets(settings: DataSettings, path: Path) -> dict[str, Tensor]:
+    """The arrays of a file, with targets as the task has them: labels are whole numbers, all others are not."""
+    arrays = read_arrays(path)
+    targets = arrays["targets"]
+    if settings.task == "regression" and not targets.is_floating_point():
+        arrays["targets"] = targets.double()
+    elif settings.task == "classification":
+        where, hint = f"data {path} targets", "For numbers to be met say task = 'regression'."
+        if targets.is_floating_point():
+            raise DataError(message(where, "whole numbers, the labels", targets.dtype, hint))
+        if targets.dtype != torch.bool and int(targets.min()) < 0:
+            raise DataError(message(where, "labels 0, 1, …", int(targets.min()), "Count the classes from 0."))
+    return arrays
 
 
 def _named(settings: DataSettings, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -205,7 +221,8 @@ def _cut(
     count = default if settings.validation is None else check_size("[data] validation", settings.validation, minimum=0)
     if held_out is None:
         if count >= total:
-            invalid_value("[data] validation", f"fewer than the {total} samples there are", count)
+            hint = "Say validation = 0 to train on all of them."
+            invalid_value("[data] validation", f"fewer than the {total} samples there are", count, hint)
         held_out, total = first(train, total - count, total), total - count
     elif settings.validation is None:
         count = len(held_out["targets"])

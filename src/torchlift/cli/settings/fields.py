@@ -29,7 +29,8 @@ def settings_from(kind: type[S], values: Mapping[str, Any], section: str, others
     for name in values:
         if name not in hints:
             owners = [other for other, settings in others.items() if name in types_of(settings)]
-            hint = f"It belongs to {owners[0]}." if owners else did_you_mean(name, hints)
+            belongs = f"It belongs to {owners[0]}." if owners else ""
+            hint = did_you_mean(name, hints, belongs, cutoff=0.8 if owners else 0.5)
             invalid_value(section, f"the keys {', '.join(hints)}", _cut(repr(name)), hint)
     return kind(**{name: converted(f"{section} {name}", value, hints[name]) for name, value in values.items()})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from torchlift.cli.settings.fields import check_choice, settings_from
+from torchlift.cli.settings.fields import check_choice, settings_from, types_of
 from torchlift.cli.settings.settings import (
     Configuration,
     DataSettings,
@@ -19,7 +19,7 @@ from torchlift.cli.settings.settings import (
     PhaseSettings,
     TrainingSettings,
 )
-from torchlift.core.errors import DataError, InvalidTypeError, message
+from torchlift.core.errors import DataError, InvalidTypeError, invalid_value, message
 from torchlift.core.files import read_bytes, write_file
 
 SECTIONS: dict[str, type] = {"data": DataSettings, "network": NetworkSettings, "training": TrainingSettings}
@@ -40,6 +40,10 @@ def read_configuration(path: str | Path) -> Configuration:
     """
     content = _parsed(Path(path))
     for name in content:
+        owners = [f"[{section}]" for section, kind in SECTIONS.items() if name in types_of(kind)]
+        if owners:
+            hint = f"It belongs to {owners[0]}: write that line above it."
+            invalid_value(f"{path}", "keys in sections", f"{name!r} before the first", hint)
         check_choice(f"{path}: section", name, (*SECTIONS, "phase"))
     sections: dict[str, Any] = {}
     for name, kind in SECTIONS.items():
@@ -49,7 +53,8 @@ def read_configuration(path: str | Path) -> Configuration:
         sections[name] = settings_from(kind, values, f"{path}: [{name}]", _others(kind))
     phases = content.get("phase", [])
     if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
-        raise InvalidTypeError(message(f"{path}: phase", "tables [[phase]]", type(phases).__name__))
+        got = "[phase]" if isinstance(phases, dict) else type(phases).__name__
+        raise InvalidTypeError(message(f"{path}: phase", "tables [[phase]], in double brackets", got))
     sections["phase"] = tuple(
         settings_from(PhaseSettings, values, f"{path}: [[phase]] {number}", _others(PhaseSettings))
         for number, values in enumerate(phases, start=1)
@@ -90,7 +95,9 @@ def _parsed(path: Path) -> Mapping[str, Any]:
         text = content.decode("utf-8")
         _check_names(text)
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deep
+    except UnicodeDecodeError as error:
+        raise DataError(message(where, "a TOML file", "a file that is no text")) from error
+    except (ValueError, RecursionError) as error:  # not TOML, or nested too deep
         raise DataError(message(where, "a TOML file", str(error)[:200])) from error
 
 

@@ -26,6 +26,8 @@ def call_named(where: str, path: str) -> Network | nn.Sequential:
     parts = [*module.split("."), *name.split(".")]
     if not all(part.isidentifier() for part in parts):
         invalid_value(where, "module:function, such as mypackage.models:denoiser", repr(path))
+    if module.endswith(".py"):
+        invalid_value(where, "the name of a module", repr(module), f"Write {module.removesuffix('.py')}:{name}.")
     with _current_folder_importable():
         try:
             function: Any = importlib.import_module(module)

@@ -39,10 +39,14 @@ class DataSettings:
         str, _named(TASKS, f" (inputs are made from images), {', '.join(TARGETS)} (inputs and targets are given).")
     ] = "denoising"
     set: Annotated[str, _named(SETS, ": bundled digits, the full set, or your own.")] = "digits"
-    path: Path | None = None
-    """mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with arrays
-    targets and perhaps inputs and context, or a folder of targets.npy, inputs.npy, context.npy. Without inputs the
-    task makes them from the targets. photographs: a folder of PNG, JPEG or TIFF files."""
+    path: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="mnist: the folder of its files, by default TORCHLIFT_DATA. files: a .npz or .safetensors file with "
+            "arrays targets and perhaps inputs and context, or a folder of targets.npy, inputs.npy, context.npy. "
+            "Without inputs the task makes them from the targets. photographs: a folder of PNG, JPEG or TIFF files."
+        ),
+    ] = None
     validation_path: Path | None = None
     """files, photographs: validation data of the same kind; by default the last samples of the path are held out."""
     images: int | None = None
@@ -79,9 +83,13 @@ class NetworkSettings:
             "nn.Sequential.",
         ),
     ] = "MLP"
-    widths: tuple[int, ...] = ()
-    """Widths of the hidden layers (MLP), of the inner layers (ResNet) or of the blocks (Shallow); as wide as the
-    input by default."""
+    widths: Annotated[
+        tuple[int, ...],
+        tyro.conf.arg(
+            help="Widths of the hidden layers (MLP), of the inner layers (ResNet) or of the blocks (Shallow); as wide "
+            "as the input by default."
+        ),
+    ] = ()
     depth: int | None = None
     """Number of hidden layers where widths names one width or none; 2."""
     activation: str | None = None

@@ -16,6 +16,7 @@ from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.lab.planning import Forecast, Machine, Work, curves, guessed, recommended
 from torchlift.report.records import Curves, Series
+from torchlift.training.memory import format_bytes
 
 _SAYING = (
     "training: the step's seconds times the steps that bring a training as far as one of back-propagation. Late "
@@ -139,9 +140,13 @@ def _cells(forecast: dict | None) -> list[str]:
         return ["–", *[""] * 6, "no mesh allows it"]
     times = [_time(forecast[name]) for name in ("training", "seconds", "work", "exchange", "idle")]
     parts = f", {forecast['micro_batches']} micro-batches" if forecast["micro_batches"] > 1 else ""
-    memory = f"{forecast['memory'] / 1e9:.3g} GB"
+    memory = format_bytes(forecast["memory"])
     return [*times, memory, f"{forecast['efficiency']:.0%}", f"{forecast['mesh']}{parts}"]
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    """Of three digits at most where that is possible: 13.9 ms, 5.57 h, 233 d."""
+    for unit, size in (("a", 31_557_600), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1e3 * seconds:.3g} ms"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import read_json
 
 METHODS = ("lifting", "back-propagation")
 """What passes are counted for."""
@@ -84,11 +84,11 @@ class Machine:
         """From a file that `torchlift bench distributed --out` has written."""
         where, hint = f"constants {path}", "Make it by 'torchlift bench distributed --out FOLDER'."
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))["machine"]
+            content = read_json(path)["machine"]
             passes = {name: Passes(**numbers) for name, numbers in content["passes"].items()}
             return Machine(**{**content, "passes": passes})
-        except FileNotFoundError as error:
-            raise DataError(message(where, "a file", "none", hint)) from error
+        except DataError as error:
+            raise DataError(f"{error} {hint}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(message(where, "the record of a bench", type(error).__name__, hint)) from error
 
