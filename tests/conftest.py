@@ -55,6 +55,19 @@ hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=200_000
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+# Two workers of `--dist worksteal` have half of the tests each, and who is done takes the last half of what the other
+# has left. So what takes long, or has fixtures that would be made by both, stands first in its half.
+_FIRST, _SECOND = ("tests/parallel/",), ("tests/lab/", "tests/training/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first = [item for item in items if item.nodeid.startswith(_FIRST)]
+    second = [item for item in items if item.nodeid.startswith(_SECOND)]
+    others = [item for item in items if not item.nodeid.startswith(_FIRST + _SECOND)]
+    half = max(len(items) // 2 - len(first), 0)
+    items[:] = [*first, *others[:half], *second, *others[half:]]
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
     """Each test starts from the same random state, whatever ran before it."""

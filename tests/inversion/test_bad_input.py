@@ -104,7 +104,6 @@ NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
         InvalidValueError,
         r"which Conv2d does not tell, got none. Pass input_shape=\(1, height, width\)",
     ),
-    "flattened": (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), InvalidValueError, r"which Flatten does not tell"),
     "registered out of order": (
         OutOfOrder(),
         NotRepresentableError,

@@ -34,6 +34,9 @@ FITTING = {
     "tokens": (Tokens(), [(7, 12)]),
     "recurrent": (States(), [(5, 3)]),
     "pictures": (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()), [(3, 8, 12)]),
+    "flattened grey": (nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), [(1, 8, 8)]),
+    "flattened colours": (nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), [(3, 8, 8)]),
+    "flattened table": (nn.Sequential(nn.Flatten(), nn.Linear(10, 5)), [(10,)]),
     "signals": (nn.Conv1d(2, 4, 3), [(2, 30)]),
     "strides": (
         nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2)),

@@ -146,15 +146,15 @@ def _plan(processes: int) -> dict[str, list[str]]:
     """Tasks by mesh. Every mesh meets every lifting, split and network, those of two processes most of them."""
     lifted, exact, runs = list(_lifted()), list(_exact()), _runs()
     layered = [name for name, run in runs.items() if run.layered]
+    # of each lifting another split on each mesh
+    third = [[lifted[3 * i + (i + mesh) % 3] for i in range(len(LIFTINGS))] for mesh in range(3)]
     if processes == 1:
         return {"data=1,layers=1": lifted[::5]}
     if processes == 2:
         data = [name for name in runs if name not in ("random start", "contrastive, few steps", "contrastive, ResNet")]
         layered.remove("contrastive, convolutional")
         both = [*lifted, exact[1], *layered]
-        return {"data=2,layers=1": [*lifted[1::2], *exact, *_coupled(), *data], "data=1,layers=2": both}
-    # of each lifting another split on each mesh
-    third = [[lifted[3 * i + (i + mesh) % 3] for i in range(len(LIFTINGS))] for mesh in range(3)]
+        return {"data=2,layers=1": [*third[0], *exact, *_coupled(), *data], "data=1,layers=2": both}
     return {
         "data=2,layers=2": [*third[0], exact[1], "random start", "contrastive, few steps"],
         "data=1,layers=4": third[1],
@@ -194,7 +194,7 @@ def _lifted() -> dict[str, Task]:
 
 def _exact() -> dict[str, Task]:
     """Without a proximal term MAC-QP has no place here: its weights are not determined, nor is their limit."""
-    steps = {Classical(0.5): LONG, Bregman(0.5): 10}
+    steps = {Classical(0.5): LONG, Bregman(0.5): STEPS}
     return {
         f"exact {type(lifting).__name__}": Lifted("mlp", lifting, "odd-even", EXACT, 23, count)
         for lifting, count in steps.items()
@@ -213,7 +213,7 @@ def _coupled() -> dict[str, Task]:
     )
     return {
         f"coupled {kind} {type(lifting).__name__} {split}": Lifted(
-            kind, lifting, split, solver, 23 if solver is EXACT else 7, 10, coupling=1.5, start=start
+            kind, lifting, split, solver, 23 if solver is EXACT else 7, coupling=1.5, start=start
         )
         for kind, lifting, split, solver, start in chosen
     }

@@ -103,7 +103,7 @@ def test_a_finished_run_is_made_longer(name: str, longer: dict[str, int], tmp_pa
 def test_a_finished_run_goes_on(name: str, tmp_path: Path) -> None:
     """Also where steps had become as good as nothing: they are annealed anew to the end of the longer run."""
     whole = train(name, tmp_path)
-    longer: dict[str, Any] = {"epochs": 30 if name == "implicit" else 90}
+    longer: dict[str, Any] = {"epochs": 8 if name == "implicit" else 30}
     if name == "phases":
         *first, last = RUNS[name]["phases"]
         longer = {"phases": [*first, replace(last, epochs=6)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import torch
@@ -40,13 +41,16 @@ def fitting_shapes(module: nn.Module, out_shape: Shape) -> list[Shape]:
 
     Layers that act on each token or pixel alone leave the other axes to be found: those
     of the outputs are tried for tokens, and all sizes for pixels. Of the sizes that
-    strides make equal, the one that can be halved most often comes first.
+    strides make equal, the one that can be halved most often comes first. What is
+    flattened first is a square grey or colour image if it has so many numbers.
     """
     first, (*tokens, _) = first_layer(module), out_shape
     if isinstance(first, nn.Linear):
         candidates = [(first.in_features,), (*tokens, first.in_features)]
     elif isinstance(first, nn.RNNBase):
         candidates = [(*tokens, first.input_size)]
+    elif isinstance(first, nn.Flatten):
+        candidates = _before_flattening(module)
     elif type(first) in _CONVOLUTIONS:
         return _images(module, first.in_channels, _CONVOLUTIONS[type(first)], out_shape)  # type: ignore[arg-type]
     else:
@@ -79,6 +83,13 @@ def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> li
     square = len(out_shape) != axes + 1 or len(set(sizes)) == 1
     choices = zip(*ordered, strict=True) if square else product(*ordered)
     return [(channels, *choice) for choice in choices]
+
+
+def _before_flattening(module: nn.Module) -> list[Shape]:
+    count = next((part.in_features for part in module.modules() if isinstance(part, nn.Linear)), 0)
+    sides = {channels: math.isqrt(count // channels) for channels in (1, 3)}
+    squares = [(channels, side, side) for channels, side in sides.items() if channels * side**2 == count]
+    return squares or [(count,)]
 
 
 def _halvings(size: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torchlift.prox import Identity, ProximalActivation, ReLU, SoftThreshold
@@ -29,6 +28,8 @@ class PerturbedActivation(torch.autograd.Function):
     """σ(v) forwards; backwards R = [σ(v + s g) − σ(v − s g)] / (2s) instead of σ'(v) g.
 
     Learned tensors θ of a proximal activation get ∂_θ Σ [Φ*(v + s g) − Φ*(v − s g)] / (2s).
+    A way back that is itself recorded (`create_graph=True`) asks for derivatives of the
+    network, such as those in a differential equation or a penalty of gradients: it has σ'(v) g.
     """
 
     @staticmethod
@@ -45,9 +46,8 @@ class PerturbedActivation(torch.autograd.Function):
         return _value(sigma, v)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *signals: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _respond(ctx, signals[0], host=True)
+    def backward(ctx: Any, *signals: Tensor) -> Any:
+        return _differentiate(ctx, signals[0]) if torch.is_grad_enabled() else _respond(ctx, signals[0], host=True)
 
 
 class _FunctionalActivation(torch.autograd.Function):
@@ -107,6 +107,14 @@ def _respond(ctx: Any, g: Tensor, host: bool) -> tuple[Tensor | None, ...]:
     return residual, None, None, None, None, *slopes
 
 
+def _differentiate(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    v, _ = ctx.saved_tensors
+    learned = () if ctx.own is None else trained(ctx.own)
+    with plain_functions():
+        slope, *slopes = torch.autograd.grad(ctx.sigma.call(v), (v, *learned), g, create_graph=True)
+    return slope, None, None, None, None, *slopes
+
+
 def plain_functions() -> AbstractContextManager[object]:
     """No function mode sees what happens inside, which would cost more than the arithmetic of small layers."""
     disable = getattr(torch._C, "DisableTorchFunction", None)
@@ -119,12 +127,15 @@ def perturbed(
     """σ(v) of a proximal activation, perturbed on the way back."""
     if isinstance(activation, Identity):
         return activation(v)
-    learned = [value for value in vars(activation).values() if isinstance(value, Tensor)]
-    sigma = as_sigma(activation, bool(learned))
-    if not any(value.requires_grad for value in learned):
+    sigma = as_sigma(activation, any(isinstance(value, Tensor) for value in vars(activation).values()))
+    if not (learned := trained(activation)):
         return perturb(v, sigma, perturbation, mean)
-    trained = [value for value in learned if value.requires_grad]
-    return perturb(v, sigma, perturbation, mean, activation, *trained)
+    return perturb(v, sigma, perturbation, mean, activation, *learned)
+
+
+def trained(activation: ProximalActivation) -> list[Tensor]:
+    """Its learned tensors that need a gradient."""
+    return [value for value in vars(activation).values() if isinstance(value, Tensor) and value.requires_grad]
 
 
 def as_sigma(activation: ProximalActivation, learned: bool = False) -> Activation:

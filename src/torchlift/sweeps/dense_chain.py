@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from torchlift.networks.dense_chain import DenseStack, dense_chain
@@ -84,16 +83,26 @@ class _DenseChain(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *signals: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *signals: Tensor) -> Any:
         saved, depth = ctx.saved_tensors, ctx.depth  # which may repeat a checkpointed part of the forward pass
         inputs, before, tensors = saved[: depth + 1], saved[depth + 1 : 2 * depth + 1], saved[2 * depth + 1 :]
         of_input, _, *needed = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            return _differentiate(ctx, inputs[0], tensors, signals[0])
         with plain_functions():
             followed = ctx.followed
             buffers = [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
             gradients, residual = _sweep(ctx.setting, inputs, before, followed, tensors, buffers, of_input, signals[0])
         return residual, None, *gradients
+
+
+def _differentiate(ctx: Any, y: Tensor, tensors: Sequence[Tensor | None], signal: Tensor) -> tuple[Tensor | None, ...]:
+    """Derivatives of the chain itself, for a way back that is recorded: see `PerturbedActivation`."""
+    stacks, activations, *_ = ctx.setting
+    wanted = [tensor for tensor, n in zip((y, None, *tensors), ctx.needs_input_grad, strict=True) if n]
+    with plain_functions():
+        found = iter(torch.autograd.grad(dense_chain(y, stacks, activations), wanted, signal, create_graph=True))  # type: ignore[arg-type]
+    return tuple(next(found) if n else None for n in ctx.needs_input_grad)
 
 
 def _forward(

@@ -269,7 +269,8 @@ class RelativeStep(torch.optim.Optimizer):
         counted = sum(group["layers"] for group in self.param_groups)
         layers = max(counted, 2)
         self._most = self.limit / math.sqrt(layers * min(layers, MANY_LAYERS)) * 0.5**retreats
-        share = min(max(SHALLOW / layers, 0.5), 1) if counted else 0.5
+        unrolled = counted == 0 and any(group["stacked"] for group in self.param_groups)
+        share = 0.5 if unrolled else min(max(SHALLOW / layers, 0.5), 1)
         first = min(self.start * share, FIRST_SUM / layers * max(1, DEEP / layers))
         return min(first * 0.5**retreats, self._most)
 

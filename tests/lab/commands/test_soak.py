@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_soak(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["soak", "--minutes", "0.02", "--out", str(tmp_path)]) == 0
+    assert main(["soak", "--minutes", "0.04", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "yes  ends with the same numbers" in shown
     record = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def test_a_short_soak(tmp_path: Path, capsys: Capture) -> None:
     }
     assert Checkpoints(tmp_path / "disturbed" / "checkpoints").load().step == record["steps"]
 
-    assert main(["soak", "--minutes", "0.02", "--out", str(tmp_path)]) == 2
+    assert main(["soak", "--minutes", "0.04", "--out", str(tmp_path)]) == 2
     assert "expected a folder without an earlier soak, got undisturbed/" in capsys.readouterr().err
 
 
