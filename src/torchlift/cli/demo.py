@@ -109,6 +109,15 @@ class Demo(Command):
                 raise DataError(message(f"--out {self.out}", "no run of another command", name, hint))
 
     def collect(self) -> Record:
+        # Threads that wait for each other on a busy machine made 24 steps where one thread makes hundreds.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._collect()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _collect(self) -> Record:
         size = TINY if self.tiny else FULL
         results = Results()
         try:
