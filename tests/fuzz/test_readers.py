@@ -224,7 +224,7 @@ def _header(shape: str, descr: str = "'<f8'") -> bytes:
     [
         (_header("(1000000000000,)"), "8000000000000 bytes for an array"),
         (_header("(-1,)"), "bytes for an array"),
-        (_header("(3,)", "'|O'"), "an array of numbers, got object. Nothing is unpickled."),
+        (_header("(3,)", "'|O'"), "an array of numbers, got Python objects. Nothing is unpickled."),
         (_header("(3,)", "'<f16'"), "an array of numbers, got float128"),
         (_header("(3,)", "[('a', '<f8')]"), "an array of numbers"),
         (_header("(" * 500 + ")" * 500), "numpy's format"),

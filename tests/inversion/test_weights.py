@@ -82,7 +82,7 @@ def test_discrepancy_explains_the_noise(per_image: bool) -> None:
 def test_an_unreachable_discrepancy_is_said() -> None:
     net, _, y = problem(3)
     inv = tl.invert(net, y, Tikhonov(), Discrepancy(high=1e-3, count=4), noise_level=100.0)
-    assert "The discrepancy of 3 images was out of reach" in inv.message
+    assert "The discrepancy of 3 of them was out of reach" in inv.message
     assert float(inv.weight.max()) <= 1e-3
 
 

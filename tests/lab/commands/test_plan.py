@@ -59,13 +59,13 @@ def test_figure(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--layers", "0"], "plan layers"),
-        (["--devices", "0"], "plan devices"),
-        (["--flops", "0"], "Machine flops: expected a number > 0, got 0.0"),
-        (["--overlap", "2"], "Machine overlap: expected a number in [0, 1], got 2.0"),
-        (["--memory", "-1"], "plan memory"),
-        (["--overhead", "0"], "Machine overhead: expected a number > 0, got 0.0"),
-        (["--constants", "nowhere.json"], "expected a file, got none"),
+        (["--layers", "0"], "--layers: expected a whole number >= 1, got 0"),
+        (["--devices", "0"], "--devices: expected a whole number >= 1, got 0"),
+        (["--flops", "0"], "--flops: expected a number > 0, got 0.0"),
+        (["--overlap", "2"], "--overlap: expected a number in [0, 1], got 2.0"),
+        (["--memory", "-1"], "--memory: expected a number > 0, got -1.0"),
+        (["--overhead", "0"], "--overhead: expected a number > 0, got 0.0"),
+        (["--constants", "nowhere.json"], "nowhere.json: expected a JSON file, got no such file or folder"),
         (["--figure", "plan.txt"], "a file ending in .png, .svg or .pdf, got 'plan.txt'"),
     ],
 )
