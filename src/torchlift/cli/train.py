@@ -111,8 +111,10 @@ class Train(Command):
 
     def _train(self, setup: Setup, configuration: Configuration, resume: bool, mesh: Mesh | None) -> Record:
         """The record of a run, or an empty one on processes that keep none."""
-        references = setup.references()
         first = mesh is None or mesh.first
+        if first and not self.json and sys.stderr.isatty():
+            print("comparing ways to start …", file=sys.stderr)  # seconds, in which nothing else is shown
+        references = setup.references()
         if first and self.resume is None:
             self._keep(configuration)
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
