@@ -7,7 +7,6 @@ Forking spares every run the seconds that importing torch takes.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -133,8 +132,6 @@ ACTIONS = {action.__name__: action for action in (run, run_slowly, run_with_a_li
 
 
 def main() -> None:
-    # or every child would do so with its first optimiser, and be killed before it has begun
-    importlib.import_module("torch._dynamo")
     for line in sys.stdin:
         name, *texts = json.loads(line)
         child = os.fork()
