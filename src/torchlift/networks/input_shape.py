@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.checks import Shape
-from torchlift.networks.trace import twin
+from torchlift.networks.trace import without_memory
 
 _CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 #: Pixels in a row that are tried, and sizes that strides may make equal: where more lead to the same, a pooling has
@@ -55,12 +55,12 @@ def fitting_shapes(module: nn.Module, out_shape: Shape) -> list[Shape]:
         return _images(module, first.in_channels, _CONVOLUTIONS[type(first)], out_shape)  # type: ignore[arg-type]
     else:
         return []
-    stand_in = _without_memory(module)
+    stand_in = without_memory(module)
     return [shape for shape in dict.fromkeys(candidates) if _output(stand_in, shape) == out_shape]
 
 
 def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> list[Shape]:
-    stand_in, sizes = _without_memory(module), out_shape[-axes:]
+    stand_in, sizes = without_memory(module), out_shape[-axes:]
     found: list[list[int]] = [[] for _ in range(axes)]
     for size in range(1, LARGEST + 1):
         output = _output(stand_in, (channels, *[size] * axes))
@@ -94,10 +94,6 @@ def _before_flattening(module: nn.Module) -> list[Shape]:
 
 def _halvings(size: int) -> int:
     return (size & -size).bit_length()
-
-
-def _without_memory(module: nn.Module) -> nn.Module:
-    return twin(module, lambda tensor: torch.empty_like(tensor, device="meta"))
 
 
 def _output(stand_in: nn.Module, shape: Shape) -> Shape | None:

@@ -74,7 +74,7 @@ class Holder(nn.Module):
 
 def trace(module: nn.Module, in_shape: Shape, like: Tensor) -> Trace:
     """The graph of a module for inputs (B, *in_shape) of the dtype and on the device of `like`."""
-    root = Holder(twin(module, lambda tensor: torch.empty_like(tensor, device="meta")))
+    root = Holder(without_memory(module))
     tracer = _Tracer(torch.empty(BATCH, *in_shape, dtype=like.dtype, device="meta"), like.device)
     state = torch.get_rng_state()
     try:
@@ -115,6 +115,11 @@ def twin(module: nn.Module, tensor: Callable[[Tensor], Tensor] | None = None, sh
         return copy.deepcopy(module, memo)
     except Exception as error:  # what copying a user's attributes may say
         refuse("", f"it cannot be copied: {_first_line(error)}")
+
+
+def without_memory(module: nn.Module) -> nn.Module:
+    """A copy on the device "meta", which knows shapes only."""
+    return twin(module, lambda tensor: torch.empty_like(tensor, device="meta"))
 
 
 def refuse(path: str, reason: str, hint: str = "") -> NoReturn:
