@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,10 @@ import torch
 from contracts.experiments import Example, Failing
 from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
+from torchlift.io.lock import FolderLock
 from torchlift.lab.commands import reproduce
 from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work
+from torchlift.report.records import load_record
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["example", "--scale", "huge"], "huge"),
         (["example", "--seed", "-1"], "seed: expected a whole number >= 0, got -1"),
         (["example", "--threads", "0"], "threads: expected a whole number >= 1, got 0"),
+        (["example", "--jobs", "0"], "jobs: expected a whole number >= 1, got 0"),
         (["example", "--resume"], "--resume in runs/reproduce: expected an earlier run of example, got none"),
         (["failing", "--scale", "tiny", "--out", "file"], "file"),
     ],
@@ -146,6 +152,37 @@ def test_one_failure_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]
     said = "reproduce: 1 of 2 experiments failed: failing (ZeroDivisionError: by nothing). Go on with them by --resume."
     assert err == f"torchlift: {said}\n"
     assert (tmp_path / "here" / "second" / "record").is_dir()
+
+
+def test_experiments_at_the_same_time_leave_what_they_leave_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ["failing", "interrupted", "second", "--scale", "tiny"]
+    status, out, err = run(capsys, *names, "--out", "at once", "--jobs", "2")
+    assert status == 2
+    assert "failed: ZeroDivisionError: by nothing" in out
+    assert "2 of 3 experiments failed: failing (ZeroDivisionError: by nothing); interrupted (stopped)." in err
+    run(capsys, *names, "--out", "at once", "--resume")
+    assert (tmp_path / "at once" / "interrupted" / "record").is_dir()
+    run(capsys, "second", "--scale", "tiny", "--out", "alone")
+    alone, beside = (load_record(tmp_path / folder / "second") for folder in ("alone", "at once"))
+    assert (alone.claims, alone.summary) == (beside.claims, beside.summary)
+
+
+def test_ctrl_c_stops_all_of_them(tmp_path: Path) -> None:
+    arguments = ["reproduce", "auxiliary-start", "conventional-sweep", "--jobs", "2", "--out", str(tmp_path / "here")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchlift", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    folders = [tmp_path / "here" / name for name in ("auxiliary-start", "conventional-sweep")]
+    while process.poll() is None and not all((folder / "settings.json").exists() for folder in folders):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[0].startswith("To go on: torchlift reproduce auxiliary-start conventional-sweep")
+    for folder in folders:
+        FolderLock(folder)  # nobody works there any more
 
 
 def test_debug_shows_where_a_failure_came_from(capsys: pytest.CaptureFixture[str]) -> None:

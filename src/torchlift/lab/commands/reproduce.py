@@ -7,21 +7,24 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns, facts
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
 from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Options, Scale, reproduce
+from torchlift.lab.reproduction.at_once import reason, reproduce_at_once
 from torchlift.lab.reproduction.run import OUT, check_folder, started
+from torchlift.report.records import load_record
 from torchlift.report.records.figures import OUTCOMES
 
 LIST, ALL = "list", "all"
@@ -45,7 +48,9 @@ class Reproduce(Command):
     resume: bool = False
     """Go on with what was interrupted; what is finished is kept."""
     threads: int | None = None
-    """Threads of torch; all that it takes by itself if not given."""
+    """Threads of torch, of all experiments together; all that it takes by itself if not given."""
+    jobs: int | None = None
+    """Experiments at the same time; one per thread if not given (tiny: one). Those whose seconds count run alone."""
     steps: int | None = None
     """Of the trainings as published, instead of the scale's; with --resume a finished run goes on to them."""
     seeds: int | None = None
@@ -102,6 +107,8 @@ class Reproduce(Command):
         experiments = _find(self.names)
         if self.threads is not None:
             torch.set_num_threads(check_size("threads", self.threads))
+        if self.jobs is not None:
+            check_size("jobs", self.jobs)
         self._options()
         for experiment in experiments:
             check_folder(experiment, self.scale, self.seed, self.out, resume=self.resume)
@@ -111,50 +118,55 @@ class Reproduce(Command):
             raise DataError(message(f"--resume in {self.out}", f"an earlier run of {names}", "none", hint))
 
     def _run(self, experiments: list[Experiment]) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = []
-        with _progress(quiet=self.json) as progress:
-            for experiment in experiments:
-                try:
-                    results.append(self._one(experiment, progress))
-                except KeyboardInterrupt:
-                    print(f"To go on: {self._resume_command()}", file=sys.stderr)
-                    raise
-                except Exception as error:
-                    if len(experiments) == 1:
-                        raise
-                    if self.debug:
-                        traceback.print_exc()
-                    reason = " ".join(str(error).split()) or "no message"
-                    said = reason if isinstance(error, TorchliftError) else f"{type(error).__name__}: {reason}"
-                    results.append({"name": experiment.name, "title": experiment.title, "failure": said})
-        return results
+        jobs = self.jobs or (1 if self.scale == "tiny" else torch.get_num_threads())
+        together = [experiment for experiment in experiments if not experiment.timed] if jobs > 1 else []
+        if len(together) < 2:
+            together = []
+        failures: dict[str, str | None] = {}
+        try:
+            with _progress(quiet=self.json) as bars:
+                for experiment in experiments:
+                    if experiment not in together:
+                        failures[experiment.name] = self._alone(experiment, bars, raises=len(experiments) == 1)
+                if together:
+                    failures |= reproduce_at_once(together, jobs, bars.tell, bars.done, self._settings())
+        except KeyboardInterrupt:
+            print(f"To go on: {self._resume_command()}", file=sys.stderr)
+            raise
+        return [self._result(experiment, failures[experiment.name]) for experiment in experiments]
 
-    def _one(self, experiment: Experiment, progress: Progress) -> dict[str, Any]:
-        bar = progress.add_task(experiment.name, total=None, part="")
+    def _alone(self, experiment: Experiment, bars: _Bars, *, raises: bool) -> str | None:
+        """Run one experiment here; why it failed, or None."""
+        try:
+            reproduce(
+                experiment,
+                **self._settings(),
+                tell=partial(bars.tell, experiment.name),
+                done=partial(bars.done, experiment.name),
+            )
+        except Exception as error:
+            if raises:
+                raise
+            if self.debug:
+                traceback.print_exc()
+            return reason(error)
+        return None
 
-        def done(finished: int, total: int) -> None:
-            progress.update(bar, completed=finished, total=total or None)
+    def _result(self, experiment: Experiment, failure: str | None) -> dict[str, Any]:
+        result = {"name": experiment.name, "title": experiment.title, "failure": failure}
+        if failure is not None:
+            return result
+        folder = self.out / experiment.name
+        record = load_record(folder)
+        claims = [asdict(claim) for claim in record.claims]
+        return result | {
+            "folder": str(folder), "seconds": record.seconds, "summary": record.summary, "claims": claims,
+        }  # fmt: skip
 
-        record = reproduce(
-            experiment,
-            self.scale,
-            self.seed,
-            self.out,
-            resume=self.resume,
-            tell=lambda part: progress.update(bar, part=part),
-            done=done,
-            options=self._options(),
-        )
-        progress.update(bar, part="")
-        return {
-            "name": experiment.name,
-            "title": experiment.title,
-            "folder": str(self.out / experiment.name),
-            "seconds": record.seconds,
-            "summary": record.summary,
-            "claims": [asdict(claim) for claim in record.claims],
-            "failure": None,
-        }
+    def _settings(self) -> dict[str, Any]:
+        """What `reproduce` is told, whichever experiment it runs."""
+        options = self._options()
+        return {"scale": self.scale, "seed": self.seed, "out": self.out, "resume": self.resume, "options": options}
 
     def _options(self) -> Options:
         return Options(self.steps, self.seeds, self.device)
@@ -162,7 +174,7 @@ class Reproduce(Command):
     def _resume_command(self) -> str:
         words = ["torchlift", self.name, *self.names, "--scale", self.scale, "--seed", str(self.seed)]
         words += ["--out", str(self.out)] if self.out != OUT else []
-        for name in ("threads", "steps", "seeds"):
+        for name in ("threads", "jobs", "steps", "seeds"):
             words += [f"--{name}", str(getattr(self, name))] if getattr(self, name) is not None else []
         words += ["--device", self.device] if self.device != "cpu" else []
         return shlex.join([*words, "--resume"])
@@ -182,9 +194,30 @@ def _find(names: tuple[str, ...]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in chosen]
 
 
+@dataclass(frozen=True)
+class _Bars:
+    """One bar per experiment, on standard error."""
+
+    progress: Progress
+    tasks: dict[str, TaskID] = field(default_factory=dict[str, TaskID])
+
+    def tell(self, name: str, part: str) -> None:
+        self.progress.update(self._task(name), part=part)
+
+    def done(self, name: str, finished: int, total: int) -> None:
+        self.progress.update(self._task(name), completed=finished, total=total or None)
+        if finished == total:
+            self.tell(name, "")
+
+    def _task(self, name: str) -> TaskID:
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=None, part="")
+        return self.tasks[name]
+
+
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Progress]:
-    """Bars on standard error, where somebody looks."""
+def _progress(*, quiet: bool) -> Iterator[_Bars]:
+    """Bars where somebody looks."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -194,7 +227,7 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
         TextColumn("{task.fields[part]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
-        yield progress
+        yield _Bars(progress)
 
 
 def _show_list(record: Record, console: Console) -> None:

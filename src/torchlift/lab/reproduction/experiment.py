@@ -158,6 +158,8 @@ class Experiment(ABC):
     title: ClassVar[str]
     on_devices: ClassVar[bool] = False
     """Whether it works where `work.device` says; the others stay on the processor."""
+    timed: ClassVar[bool] = False
+    """Whether seconds are among its results: such an experiment runs alone."""
     about: ClassVar[str]
     """One line for `torchlift reproduce list`: what is done, and where the paper has it."""
 

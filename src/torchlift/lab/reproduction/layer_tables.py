@@ -60,6 +60,7 @@ class LayerTable(Experiment):
     """What both tables share: cells are measured one by one, each a part."""
 
     on_devices: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
     published: ClassVar[Mapping[int, tuple[float, float]]]
     what: ClassVar[str]
 

@@ -66,6 +66,7 @@ class Optimisers(Experiment):
     """Objective and PSNR of the forward pass on the way of every optimiser."""
 
     on_devices = True
+    timed = True
     name = "optimisers"
     title = "Optimisers of the lifted Bregman objective"
     about = "gradient, heavy-ball, Nesterov and Adam on 2,000 noisy images, and our solvers (figure on optimisers)"

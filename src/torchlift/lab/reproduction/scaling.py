@@ -123,6 +123,7 @@ def exponents(times: Times) -> dict[str, Interval]:
 class Scaling(Experiment):
     """Seconds per step."""
 
+    timed = True
     name = "scaling"
     title = "Cost of a training step against depth, width and samples"
     about = "time of a lifted step and of back-propagation over depth, width and samples, fitted exponents (ours)"
