@@ -20,7 +20,7 @@ from torchlift.cli.settings import read_configuration
 from torchlift.data import load_digits
 from torchlift.io import Checkpoints, load_model
 from torchlift.report.records import environment
-from torchlift.training import read_history
+from torchlift.training import read_history, start
 
 Capture = pytest.CaptureFixture[str]
 
@@ -113,6 +113,17 @@ def test_training_that_only_does_harm_shows_the_start_as_the_best(capsys: Captur
     assert record["validation"]["best"] == {"step": 0, "metrics": record["validation"]["start"]["metrics"]}
     assert record["validation"]["last"]["metrics"]["psnr"] < record["best"]["value"]
     assert "best (step 0)" in run(capsys, *harmful)[1]
+
+
+def test_starts_are_compared_once(capsys: Capture, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+    choose = start.choose
+    monkeypatch.setattr(start, "choose", lambda *given: compared.append(given) or choose(*given))
+    record = trained(capsys, config, "--out", "runs/a")
+    assert len(compared) == 1
+    again = trained(capsys, "--resume", "runs/a")  # what the run started from is found anew
+    assert len(compared) == 2
+    assert again["validation"]["start"] == record["validation"]["start"]
 
 
 def test_the_summary_for_people(capsys: Capture, config: Path) -> None:

@@ -114,7 +114,7 @@ class Train(Command):
         first = mesh is None or mesh.first
         if first and not self.json and sys.stderr.isatty():
             print("comparing ways to start …", file=sys.stderr)  # seconds, in which nothing else is shown
-        references = setup.references()
+        start = setup.start() if first and resume else {}  # before the weights change
         if first and self.resume is None:
             self._keep(configuration)
         torch.manual_seed(configuration.training.seed)  # for code of the user's that draws from torch's own stream
@@ -135,7 +135,7 @@ class Train(Command):
             files += ["model", "checkpoints"]
             if find_spec("matplotlib") is not None:
                 files.append(f"{FIGURES}/curves.png")
-        return _record(setup, training, references) | {
+        return _record(setup, training, setup.references(training.start or start)) | {
             "folder": None if self.out is None else str(self.out),
             "files": files,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,8 @@ class Training(Generic[N]):
         steps: made in all phases, resumed ones included.
         seconds: spent in all phases, resumed ones included.
         folder: where checkpoints and history are; None if nothing was saved.
+        start: metrics of the weights before the first step on the validation data; empty without such data, and for a
+            run that was resumed.
     """
 
     network: N
@@ -40,6 +42,7 @@ class Training(Generic[N]):
     steps: int
     seconds: float
     folder: Path | None = None
+    start: dict[str, float] = field(default_factory=dict)
 
     @property
     def converged(self) -> bool:

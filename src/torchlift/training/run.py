@@ -139,6 +139,8 @@ class Run:
         """Whether every evaluation so far saw the parameters of the start, bit for bit."""
         self.fallback = ""
         """What was returned instead of the trained weights, in a sentence."""
+        self.start_metrics: dict[str, float] = {}
+        """Metrics of the weights before the first step on validation data; nothing for a run that was resumed."""
         self.resumed: Checkpoint | None = None
         self._stop_asked = False
         self.signal: int | None = None
@@ -290,7 +292,8 @@ class Run:
     def _judge_start(self) -> None:
         """Parameters before the first step are the best so far: training that only does harm gives them back."""
         if self.settings.validation is not None:
-            self._compare(self._validate(self.settings.validation))
+            self.start_metrics = self._validate(self.settings.validation)
+            self._compare(self.start_metrics)
             self.state.stale = 0
         self._safeguard.judge(self.network)
         self.state.start_loss = self._safeguard.start_value

@@ -197,7 +197,9 @@ def train(
                 gc.collect()  # torch imports much in the first step, whose cycles keep frames: process groups must go
     text = _message(result, detail, run, run_folder, () if checkpoint is None else checkpoint.skipped)
     state = run.state
-    training = Training(network, history, result, text, state.best, state.steps, state.seconds, run_folder)
+    training = Training(
+        network, history, result, text, state.best, state.steps, state.seconds, run_folder, run.start_metrics
+    )
     if result is Result.INTERRUPTED:
         run.pass_on_signal()
         raise TrainingInterrupted(training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -88,18 +89,24 @@ class Setup:
             return None
         return as_batches(self.validation, batch_size=1000, like=self.network.like, where="validation")
 
-    def references(self) -> dict[str, dict[str, float]]:
+    def references(self, start: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Metrics on validation data: of the input itself, where it is of the same kind, and of the first weights."""
+        if self.validation is None:
+            return {}
+        references = {} if (values := self._of_input()) is None else {"input": values}
+        return references | {"start": dict(start)}
+
+    def start(self) -> dict[str, float]:
+        """Metrics of the first weights on validation data, for a run that is resumed: it has other weights by now."""
         held_out = self.held_out()
         if held_out is None:
             return {}
-        references = {} if (values := self._of_input()) is None else {"input": values}
         first, network = self.phases[0], copy.deepcopy(self.network)
         with torch.random.fork_rng(devices=[]):
             batches = self.batches(first)
             total = first.total_steps(1 if first.full else batches.per_epoch)
             start_weights(network, first, batches, self.loss, self.configuration.training.seed, total=total)
-        return references | {"start": evaluate(network, held_out.ordered(1000), self.loss, self.metrics)}
+        return evaluate(network, held_out.ordered(1000), self.loss, self.metrics)
 
     @torch.no_grad()
     def _of_input(self) -> dict[str, float] | None:
