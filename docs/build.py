@@ -149,9 +149,20 @@ def page(name: str) -> str:
         parts.append(f"```python\n{cell.text}\n```")
         if text := next(printed):
             parts.append(f"```text\n{text}\n```")
-    parts.append(f"![What the example draws]({name}.png)")
+    width, _ = _size(name)  # letters of wide ones stay legible on a telephone, where they scroll
+    least = int(0.7 * width) if width > 800 else 0
+    parts.append(
+        f'<div class="drawn"><img src="{name}.png" alt="What the example draws" '
+        f'style="--least: {least}px"></div>'
+    )
     parts.append(f"This page is the script `examples/{name}.py`, run on one thread.")
     return "\n\n".join(parts) + "\n"
+
+
+def _size(name: str) -> tuple[int, int]:
+    """Width and height of the figure of an example, in pixels."""
+    header = (RECORDS / f"{name}.png").read_bytes()[16:24]
+    return int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")
 
 
 def names() -> list[str]:
@@ -170,9 +181,8 @@ def cards() -> str:
         before, formula, _ = re.sub(r"[,:]?\s*\$+[^$]*\\", "\0", sentence).partition("\0")
         sentence = before + "." if formula else sentence  # cards show no TeX
         sentence = re.sub(r"[$`]", "", sentence).replace("\n", " ")
-        header = (RECORDS / f"{name}.png").read_bytes()[16:24]
-        tall = int.from_bytes(header[4:], "big") > int.from_bytes(header[:4], "big")
-        kind = ' class="tall"' if tall else ""
+        width, height = _size(name)
+        kind = ' class="tall"' if height > width else ""
         picture = f'<img src="{name}.png" alt="" loading="lazy"{kind}>'
         title = html.escape(title.removeprefix("# "))
         words = f"<strong>{title}</strong><span>{html.escape(sentence)}</span>"
@@ -192,12 +202,8 @@ def tables(name: str) -> str:
     lines = ["| example | printed |", "|---|---|"]
     for example in names():
         record = json.loads((RECORDS / f"{example}.json").read_text(encoding="utf-8"))
-        # numbers only: pictures of block operators and whole objects need a line of their own
-        results = [
-            text
-            for text in record["printed"]
-            if text and " =\n" not in text and "(norms=" not in text
-        ]
+        # numbers only: pictures of block operators need a line of their own
+        results = [text for text in record["printed"] if text and " =\n" not in text]
         text = "<br>".join(html.escape("\n".join(results)).splitlines())
         lines.append(f"| [{example}](gallery/{example}.md) | {text.replace('|', '&#124;')} |")
     return "\n".join(lines)

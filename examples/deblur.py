@@ -69,4 +69,3 @@ for name, image in results.items():
 figure = tl.plot.pictures(
     {"truth": truth, **{name: image.clamp(0, 1) for name, image in results.items()}}
 )
-figure.set_size_inches(3.6, 2.1 * (1 + len(results)))

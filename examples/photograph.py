@@ -34,8 +34,8 @@ for name, image in rows.items():
 # quality.
 
 # %%
-firm = tl.io.load_denoiser(certified=True)
-print(firm.certificate())
+certificate = tl.io.load_denoiser(certified=True).certificate()
+print(f"norms up to {max(certificate.norms):.6f}:", certificate.firmly_nonexpansive)
 
 # %%
 figure = tl.plot.pictures({name: image.clamp(0, 1) for name, image in rows.items()})

@@ -124,4 +124,3 @@ for name, image in results.items():
 figure = tl.plot.pictures(
     {"truth": truth, **{name: image.clamp(0, 1) for name, image in results.items()}}
 )
-figure.set_size_inches(4.4, 1.75 * (1 + len(results)))

@@ -63,6 +63,24 @@ def test_overviews_load_nothing_heavy(option: str) -> None:
     assert set(done.stderr.split()) & {"torch", "numpy", "tyro", "rich"} == set()
 
 
+@pytest.mark.parametrize("module", ["torchlift.cli.app", "numpy", "torch", "tyro"])
+def test_ctrl_c_while_loading_says_so_in_one_line(module: str) -> None:
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["torchlift", "info"]
+from torchlift.cli import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "torchlift: stopped\n")
+
+
 def test_a_missing_package_of_the_laboratory_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +125,10 @@ def test_the_overview_fits_the_terminal(capsys: pytest.CaptureFixture[str], monk
         (["info", "--jsn"], "info: expected options that it has, got --jsn. Did you mean --json?"),
         (["info", "surplus"], "info: expected options that it has, got surplus. Try 'torchlift info --help'."),
         (["info", "--out"], "info: --out: expected a value, got nothing."),
-        (["info", "--out", ""], "info: expected options with something in them, got an empty one."),
+        (["info", "--out", ""], "info --out: expected a value with something in it, got an empty one."),
+        (["info", "--out="], "info --out: expected a value with something in it, got an empty one."),
+        (["train", "--network.widths", "5", "", "--json"], "train --network.widths: expected a value with something"),
+        (["train", ""], "train: expected a value with something in it, got an empty one."),
         (["invert"], "invert: expected MODEL and DATA, got nothing for them. Try 'torchlift invert --help'."),
         (["invert", "model"], "invert: expected DATA, got nothing for it."),
         (["invert", "a", "b", "--seed", "-1"], "torchlift: --seed: expected a whole number >= 0, got -1."),

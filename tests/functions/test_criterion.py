@@ -67,6 +67,17 @@ def test_samples_are_told_apart_where_torch_can() -> None:
     torch.testing.assert_close(as_loss("train loss", nn.L1Loss(), x).value(p, x), (p - x).abs().mean(1))
 
 
+@pytest.mark.parametrize("shape", [(12,), (12, 6)])
+def test_labels_that_torch_leaves_out_count_for_nothing(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    predictions = torch.randn(12, 5, *shape[1:], generator=generator)
+    labels = torch.randint(5, shape, generator=generator)
+    labels[torch.rand(shape, generator=generator) < 0.4] = -100
+    loss = as_loss("loss", nn.CrossEntropyLoss(), labels)
+    torch.testing.assert_close(loss.mean(predictions, labels), nn.CrossEntropyLoss()(predictions, labels))
+    torch.testing.assert_close(loss.value(predictions, labels).mean(), loss.mean(predictions, labels))
+
+
 def test_losses_with_a_proximal_map_are_found() -> None:
     x = normal(B, 4)
     squared = as_loss("train loss", nn.MSELoss(), x)

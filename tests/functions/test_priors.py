@@ -12,7 +12,7 @@ import torch
 from skimage.restoration import denoise_tv_chambolle
 from torch import Tensor
 
-from torchlift.core.errors import TorchliftError
+from torchlift.core.errors import InvalidValueError, TorchliftError
 from torchlift.functions.priors import (
     L1,
     Box,
@@ -158,10 +158,24 @@ def test_denoiser_gets_its_steps() -> None:
     assert bool((split.value(x, ()) == 0).all())
 
 
+@pytest.mark.parametrize("prior", [TotalVariation(channels="coupled"), TotalVariation(False), HuberTV(0.1)])
+def test_an_image_without_channels_has_the_variation_of_one_channel(prior: Prior) -> None:
+    x = normal(2, 5, 4)
+    torch.testing.assert_close(prior.value(x), prior.value(x[:, None]))
+    (plain, gap), (one, _) = denoise(prior, x, 0.4, 300), denoise(prior, x[:, None], 0.4, 300)
+    torch.testing.assert_close(plain, one[:, 0])
+    assert float(gap.max()) < 1e-2
+
+
+def test_a_flat_image_is_told_how_to_become_one() -> None:
+    with pytest.raises(InvalidValueError, match=r"invert nn.Sequential\(nn.Flatten\(\), network\)"):
+        TotalVariation().parts((784,))
+
+
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "vector with total variation": (
         lambda: TotalVariation().parts((7,)),
-        r"TotalVariation: expected images of shape \(channels, height, width\), got shape \(7,\)",
+        r"TotalVariation: expected images of shape \(height, width\) or \(channels, height, width\), got shape \(7,\)",
     ),
     "vector with huber": (lambda: HuberTV().parts((7,)), r"HuberTV: expected images"),
     "channels": (lambda: TotalVariation(channels="mixed"), r"channels: expected 'separate' or 'coupled', got 'mixed'"),

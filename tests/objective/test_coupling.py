@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cells import all_pairs
 from contracts.network_cases import CASES, Case
 from torchlift import liftings, losses, networks, prox, regularisers
 from torchlift.core.errors import InvalidValueError
@@ -240,11 +241,23 @@ class TestBounds:
         assert known == ["states 1", "states 2", "states u 2"]
 
 
+#: Solvers, and their steps.
+SOLVERS: dict[str, tuple[Solver, int]] = {
+    "gradient": (ProximalGradient(Backtracking()), 80),
+    "fista": (FISTA(Backtracking()), 80),
+    "adam": (ProximalAdam(2e-2), 80),
+    "matched": (ProximalAdam(2e-2, matched=True), 80),
+    "linearised": (LinearisedBCD(ProximalGradient(Backtracking())), 60),
+    "backward": (LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward", steps=2), 40),
+    "exact": (BlockCoordinateDescent(1e-2, 15), 6),
+}
+
+
 class TestDescent:
-    @pytest.mark.parametrize("sweep", ["forward", "backward"])
-    @pytest.mark.parametrize("split", BLOCKS)
-    @pytest.mark.parametrize("lifting", ["bregman", "classical"])
-    @pytest.mark.parametrize("kind", ["mlp", "resnet"])
+    @pytest.mark.parametrize(
+        ("kind", "lifting", "split", "sweep"),
+        all_pairs(["mlp", "resnet"], ["bregman", "classical"], BLOCKS, ["forward", "backward"]),
+    )
     def test_steps_by_bounds_are_monotone(self, kind: str, lifting: str, split: str, sweep: str) -> None:
         problem = _problem(kind, LIFTINGS[lifting], split)
         start = problem.start("input")
@@ -278,32 +291,18 @@ class TestDescent:
         ):
             solve(problem, LinearisedBCD(), start)
 
-    @pytest.mark.parametrize(
-        ("solver", "steps"),
-        [
-            (ProximalGradient(Backtracking()), 80),
-            (FISTA(Backtracking()), 80),
-            (ProximalAdam(2e-2), 80),
-            (ProximalAdam(2e-2, matched=True), 80),
-            (LinearisedBCD(ProximalGradient(Backtracking())), 60),
-            (LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward", steps=2), 40),
-            (BlockCoordinateDescent(1e-2, 15), 6),
-        ],
-        ids=["gradient", "fista", "adam", "matched", "linearised", "backward", "exact"],
-    )
-    @pytest.mark.parametrize("lifting", LIFTINGS)
-    @pytest.mark.parametrize("kind", ["mlp", "resnet"])
-    def test_every_solver_decreases(self, kind: str, lifting: str, solver: Solver, steps: int) -> None:
-        problem = _problem(kind, LIFTINGS[lifting])
+    @pytest.mark.parametrize(("kind", "lifting", "name"), all_pairs(["mlp", "resnet"], LIFTINGS, SOLVERS))
+    def test_every_solver_decreases(self, kind: str, lifting: str, name: str) -> None:
+        problem, (solver, steps) = _problem(kind, LIFTINGS[lifting]), SOLVERS[name]
         start = problem.start("input")
         solution = solve(problem, solver, start, stopping=Stopping(steps, change=None))
         assert not solution.failed, solution.message
         assert solution.history[-1].value == pytest.approx(problem.value(solution.point), rel=1e-10)
         assert solution.history[-1].value < 0.8 * problem.value(start)
 
-    @pytest.mark.parametrize("split", ["odd-even", "layers"])
-    @pytest.mark.parametrize("lifting", LIFTINGS)
-    @pytest.mark.parametrize("kind", ["mlp", "resnet"])
+    @pytest.mark.parametrize(
+        ("kind", "lifting", "split"), all_pairs(["mlp", "resnet"], LIFTINGS, ["odd-even", "layers"])
+    )
     def test_exact_descent_is_monotone(self, kind: str, lifting: str, split: str) -> None:
         problem = _problem(kind, LIFTINGS[lifting], split)
         start = problem.start("input")
@@ -402,6 +401,12 @@ class TestLimit:
         assert 5 < first / second < 15
 
 
+INNER: dict[str, Solver] = {
+    "exact": BlockCoordinateDescent(1e-2, 8),
+    "linearised": LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward"),
+}
+
+
 class TestBatches:
     def _batches(
         self, kind: str = "mlp", lifting: str = "bregman", warm: bool = False, dtype: torch.dtype | None = None
@@ -415,17 +420,19 @@ class TestBatches:
             cache = LatentCache(objective.layout, activations, 40, y, dtype=dtype, u_layout=objective.u_layout)
         return TrainingBatches(objective, as_batches((y, x), batch_size=10), cache=cache)
 
-    @pytest.mark.parametrize(("lifting", "warm"), [*((name, False) for name in LIFTINGS), ("bregman", True)])
-    @pytest.mark.parametrize("kind", ["mlp", "resnet"])
     @pytest.mark.parametrize(
-        "inner",
-        [BlockCoordinateDescent(1e-2, 8), LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward")],
-        ids=["exact", "linearised"],
+        ("kind", "lifting", "warm", "name"),
+        [
+            (kind, lifting, warm, name)
+            for kind, (lifting, warm), name in all_pairs(
+                ["mlp", "resnet"], [*((name, False) for name in LIFTINGS), ("bregman", True)], INNER
+            )
+        ],
     )
-    def test_training_loss_falls(self, inner: Solver, kind: str, lifting: str, warm: bool) -> None:
+    def test_training_loss_falls(self, kind: str, lifting: str, warm: bool, name: str) -> None:
         batches = self._batches(kind, lifting, warm)
         start = batches.start()
-        solver = ImplicitStochasticGradient(Diminishing(0.5, 0.3), inner, inner_steps=2)
+        solver = ImplicitStochasticGradient(Diminishing(0.5, 0.3), INNER[name], inner_steps=2)
         solution = solve(batches, solver, start, stopping=Stopping(16, change=None), record_every=8)
         assert not solution.failed, solution.message
         assert solution.history[-1].value < 0.85 * batches.value(start)

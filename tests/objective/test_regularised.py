@@ -8,6 +8,7 @@ import torch
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
+from cells import all_pairs
 from torchlift import liftings, prox, regularisers
 from torchlift.core.errors import InvalidValueError
 from torchlift.core.tensors import Point
@@ -225,13 +226,13 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize("coupling", [None, 2.0], ids=["hard", "quadratic"])
-@pytest.mark.parametrize("kind", ["mlp", "resnet"])
-@pytest.mark.parametrize("terms", REGULARISED)
+COUPLINGS = {"hard": None, "quadratic": 2.0}
+
+
 class TestSolvers:
     """Every solver takes regularisers on states and parameters, smooth or not."""
 
-    def _objective(self, kind: str, terms: str, coupling: float | None) -> Objective:
+    def _objective(self, kind: str, terms: str, coupling: str) -> Objective:
         network: Network = _network(prox.ReLU(), (3, 4, 4, 2))
         if kind == "resnet":
             generator = torch.Generator().manual_seed(0)
@@ -239,10 +240,12 @@ class TestSolvers:
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.abs_() if name.endswith("bias") else None
-        return Objective(network, liftings.Bregman(0.7), coupling=coupling, **REGULARISED[terms])
+        return Objective(network, liftings.Bregman(0.7), coupling=COUPLINGS[coupling], **REGULARISED[terms])
 
-    @pytest.mark.parametrize("solver", FULL)
-    def test_full_batch(self, solver: str, terms: str, kind: str, coupling: float | None) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "terms", "coupling", "solver"), all_pairs(["mlp", "resnet"], REGULARISED, COUPLINGS, FULL)
+    )
+    def test_full_batch(self, kind: str, terms: str, coupling: str, solver: str) -> None:
         problem = TrainingProblem(self._objective(kind, terms, coupling), _randn(1, 12, 3), _randn(2, 12, 2))
         start = _inside(problem, problem.start("input"))
         steps = 5 if solver == "exact" else 60
@@ -251,7 +254,8 @@ class TestSolvers:
         assert found.history[-1].value == pytest.approx(problem.value(found.point), rel=1e-10)
         assert found.history[-1].value < 0.9 * problem.value(start)
 
-    def test_batches(self, terms: str, kind: str, coupling: float | None) -> None:
+    @pytest.mark.parametrize(("kind", "terms", "coupling"), all_pairs(["mlp", "resnet"], REGULARISED, COUPLINGS))
+    def test_batches(self, kind: str, terms: str, coupling: str) -> None:
         objective = self._objective(kind, terms, coupling)
         problem = TrainingBatches(objective, as_batches((_randn(1, 12, 3), _randn(2, 12, 2)), batch_size=6))
         solver = ImplicitStochasticGradient(0.5, LinearisedBCD(ProximalGradient(Backtracking())), inner_steps=5)

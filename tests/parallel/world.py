@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -94,6 +95,7 @@ def main() -> None:
     for line in sys.stdin:
         folder, processes, module, *arguments = json.loads(line)
         cases = importlib.import_module(f"parallel.{module}").cases
+        gc.freeze()  # `train` collects garbage after every run on a mesh, and need not look at all that is imported
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -336,6 +336,12 @@ def test_heat_maps_side_by_side_share_their_colours() -> None:
     assert scales == ["from dark to light: 1 to 10"] * 2
 
 
+@pytest.mark.parametrize(("count", "rows", "beside"), [(1, 3, True), (2, 3, False), (1, 1, False)])
+def test_rows_of_one_image_stand_beside_each_other(count: int, rows: int, beside: bool) -> None:
+    figure = Pictures("p", "P", {f"row {index}": torch.rand(count, 4, 4) for index in range(rows)})
+    assert bool(Page(show(figure)).of_class("single")) == beside
+
+
 def test_pictures_that_do_not_fit_stand_beside_each_other() -> None:
     def pictures(size: int) -> Record:
         return replace(example(), figures=[Pictures("p", "P", {"a": torch.zeros(1, size, size)})])

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -199,23 +200,30 @@ def test_first_steps_from_a_fitted_start_are_short() -> None:
     assert rates == pytest.approx([left_over * (k + 1) ** 0.5 for k in range(4)], rel=0.1)
 
 
-def test_steps_that_are_too_long_are_halved() -> None:
-    """Losses far above those of the start lead back to the average; a resumed run goes the same way."""
+@pytest.mark.parametrize("stages", [1, 2])
+def test_steps_that_are_too_long_are_halved(stages: int) -> None:
+    """Losses far above those of the start lead back to the average; a resumed run goes the same way.
 
-    def begun() -> TrainStep:
+    All stages of a pipeline turn back in the same step.
+    """
+
+    def begun() -> Any:
         torch.manual_seed(0)
         model = nn.Sequential(*[part for _ in range(12) for part in (nn.Linear(5, 5), nn.ReLU())], nn.Linear(5, 3))
         work = Work(model, SquaredError(), as_batches((Y, X), batch_size=20), lambda count: 1.0)
-        return SweepDescent(partial(tl.RelativeStep, lr=20.0), "constant").init(work)
+        return SweepDescent(partial(tl.RelativeStep, lr=20.0), "constant", stages=stages).init(work)
 
     step, losses, retreats, saved = begun(), [], [], {}
+    optimisers = [step.optimiser] if stages == 1 else [stage.update.optimiser for stage in step.stages]
     for k in range(100):
         tensors, numbers = step.state_dict()
         saved[k] = {name: tensor.clone() for name, tensor in tensors.items()}, numbers
         losses.append(step.step())
-        retreats.append(step.optimiser.state["all parameters"]["retreats"])  # type: ignore[attr-defined]
-    assert retreats[-1] > 0 and max(losses[-20:]) < losses[0] < 3 * losses[0] < max(losses)
-    resumed, first = begun(), retreats.index(1)
+        retreats.append({optimiser.state["all parameters"]["retreats"] for optimiser in optimisers if optimiser.state})
+    first_loss = losses[0] if stages == 1 else losses[stages]
+    assert max(losses[-20:]) < first_loss < 3 * first_loss < max(losses[stages:])
+    assert all(len(each) <= 1 for each in retreats) and max(retreats[-1]) > 0
+    resumed, first = begun(), retreats.index({1})
     resumed.load_state_dict(saved[first - 3])  # while losses explode
     assert [resumed.step() for _ in range(20)] == losses[first - 3 :][:20]
 

@@ -183,8 +183,7 @@ def test_a_chain_and_its_module_are_trained_alike() -> None:
 # -- resumption -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("with_validation", [True, False])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "with_validation"), [*((name, True) for name in METHODS), ("sweeps", False)])
 def test_a_resumed_run_is_the_same(name: str, with_validation: bool, tmp_path: Path) -> None:
     """Bit for bit: parameters, running statistics, and what dropout drew."""
     settings = {**METHODS[name], "validation": pictures(20, seed=1) if with_validation else None}

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,37 @@ def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: F
 # -- other settings ---------------------------------------------------------------------------------------------------
 
 
+TERMS: dict[str, Any] = {
+    "state_regularisers": Ridge(0.1), "parameter_regularisers": {"*": Ridge(0.1)}, "coupling": 1.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that crashed, for tests that leave it as it is."""
+    folder = tmp_path_factory.mktemp("crashed")
+    interrupted(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def crashed_terms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with all terms of the objective."""
+    folder = tmp_path_factory.mktemp("terms")
+    with pytest.raises(Crash):
+        train("implicit", folder, checkpoint_every=0.0, callback=crash_at(6), **TERMS)
+    return folder
+
+
+@contextmanager
+def left_alone(folder: Path) -> Iterator[None]:
+    """Every file is the same afterwards, byte for byte, so that the run can still be resumed."""
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert before
+    yield
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -332,11 +364,9 @@ def test_a_full_disk(room: int, every: float, name: str, tmp_path: Path, runs: F
         ({"phases": [tl.Phase(steps=2), tl.Phase(steps=2)]}, "phases"),
     ],
 )
-def test_other_settings_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    interrupted(tmp_path)
-    with pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
-        train("sweep", tmp_path, resume=True, **changes)
-    check_same(train("sweep", tmp_path, resume=True), train("sweep"))
+def test_other_settings_are_refused(changes: dict[str, Any], words: str, crashed: Path) -> None:
+    with left_alone(crashed), pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
+        train("sweep", crashed, resume=True, **changes)
 
 
 def test_another_threshold_is_refused(tmp_path: Path) -> None:
@@ -370,14 +400,16 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
         ({"states": "input"}, "states: expected forward, got input"),
     ],
 )
-def test_other_terms_of_the_objective_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"state_regularisers": Ridge(0.1), "parameter_regularisers": {"*": Ridge(0.1)}}
-    terms["coupling"] = 1.0
-    with pytest.raises(Crash):
-        train("implicit", tmp_path, checkpoint_every=0.0, callback=crash_at(6), **terms)
-    with pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
-        train("implicit", tmp_path, resume=True, **(terms | changes))
-    check_same(train("implicit", tmp_path, resume=True, **terms), train("implicit", **terms))
+def test_other_terms_of_the_objective_are_refused(changes: dict[str, Any], words: str, crashed_terms: Path) -> None:
+    with left_alone(crashed_terms), pytest.raises(TorchliftError, match=f"resumed run: .*{words}"):
+        train("implicit", crashed_terms, resume=True, **(TERMS | changes))
+
+
+def test_a_run_goes_on_after_a_refusal(crashed_terms: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(crashed_terms, tmp_path / "run")
+    with pytest.raises(TorchliftError, match=r"resumed run: .*coupling"):
+        train("implicit", folder, resume=True, **(TERMS | {"coupling": 2.0}))
+    check_same(train("implicit", folder, resume=True, **TERMS), train("implicit", **TERMS))
 
 
 def test_settings_that_may_change(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchlift import __version__
+from torchlift.cli import interruptible
 from torchlift.cli.text import printable
 from torchlift.core.errors import InvalidValueError, TorchliftError, did_you_mean, message, system_words
 
@@ -112,6 +113,7 @@ def _dispatch(arguments: list[str]) -> None:
         print(_overview(f"{name} COMMAND", family))
     else:
         kind, rest = _choose(arguments)
+        interruptible()
         command = _parse(kind, rest)
         if command is not None:
             command.run()
@@ -181,8 +183,7 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
 
     from torchlift.cli.optional import OPTIONAL
 
-    if "" in arguments:  # --out "$FOLDER" where nobody set it: as a path it would be the current folder
-        raise InvalidValueError(message(kind.name, "options with something in them", "an empty one"))
+    _refuse_empty(kind.name, arguments)
     program, complaint = f"torchlift {kind.name}", io.StringIO()
     start: Any = tyro.MISSING_NONPROP if default is None else default
 
@@ -203,6 +204,16 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
     unknown = [word for word in _OPTION.findall(text) if word not in known]
     hint = (unknown and _nearest(unknown[0], known)) or f"Try '{program} --help'."
     raise InvalidValueError(f"{kind.name}: {text}. {hint}") from None
+
+
+def _refuse_empty(command: str, arguments: Sequence[str]) -> None:
+    """--out "$FOLDER" where nobody set it: as a path it would be the current folder."""
+    option = ""
+    for word in arguments:
+        option = word if word.startswith("--") else option
+        if not word or (word.startswith("--") and word.endswith("=")):
+            where = f"{command} {option.rstrip('=')}".rstrip()
+            raise InvalidValueError(message(where, "a value with something in it", "an empty one"))
 
 
 def _said(box: str) -> str:

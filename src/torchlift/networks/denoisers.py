@@ -46,14 +46,14 @@ class Denoiser(Iterative):
     def __init__(
         self,
         shape: tuple[int, int, int],
-        iterations: int,
+        iterations: int = 8,
         *,
-        features: int,
-        size: int,
-        threshold: float,
-        tied: bool,
-        generator: torch.Generator | None,
-        dtype: torch.dtype,
+        features: int = 32,
+        size: int = 5,
+        threshold: float = 0.05,
+        tied: bool = False,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         name = type(self).__name__
         shape = check_image_shape(f"{name} shape", shape)
@@ -254,23 +254,6 @@ class FirmDenoiser(Denoiser):
     Reference: Bauschke & Combettes, Convex Analysis and Monotone Operator Theory (2017), propositions 4.4 and 4.46;
     Pesquet, Repetti, Terris & Wiaux, SIAM J. Imaging Sci. 14 (2021).
     """
-
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        iterations: int = 8,
-        *,
-        features: int = 32,
-        size: int = 5,
-        threshold: float = 0.05,
-        tied: bool = False,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(
-            shape, iterations, features=features, size=size, threshold=threshold, tied=tied,
-            generator=generator, dtype=dtype,
-        )  # fmt: skip
 
     def operators(self) -> UnifiedForm:
         T, eye = self.iterations, Identity(self.in_shape)

@@ -96,7 +96,7 @@ class LinearOperator(ABC):
 
         With a per-sample context the bound holds for every sample of it.
         """
-        return norms.upper_bound(self, context)
+        return 1.0 if self.is_orthogonal else norms.upper_bound(self, context)
 
     def to_dense(self, context: Context = None) -> Tensor:
         """The matrix (out, in) of this operator on flattened samples."""

@@ -45,9 +45,6 @@ class Orthonormal(OnShape):
     def is_orthogonal(self) -> bool:
         return True
 
-    def norm_bound(self, context: Context = None) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True, eq=False)
 class CosineTransform(Orthonormal):

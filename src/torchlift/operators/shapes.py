@@ -31,9 +31,6 @@ class Identity(OnShape):
     def is_orthogonal(self) -> bool:
         return True
 
-    def norm_bound(self, context: Context = None) -> float:
-        return 1.0
-
     def symbol(self) -> str:
         return "I"
 
@@ -59,9 +56,6 @@ class Reshape(BetweenShapes):
     @property
     def is_orthogonal(self) -> bool:
         return True
-
-    def norm_bound(self, context: Context = None) -> float:
-        return 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,9 +32,12 @@ def pictures(figure: Pictures) -> Html:
     scales = [_scale(GREY, "0", "1", "grey value")] if next(iter(figure.rows.values())).ndim == 3 else []
     if errors:
         scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
-    beside = bool(errors) and len(next(iter(figure.rows.values()))) <= MOST_BESIDE
+    count = len(next(iter(figure.rows.values())))
+    single = count == 1 and len(rows) > 1
+    beside = bool(errors) and not single and count <= MOST_BESIDE
     large = next(iter(figure.rows.values())).shape[-1] >= LARGE
-    names = ["strips", *(["beside-errors"] if beside else []), *(["large"] if large else [])]
+    kinds = {"single": single, "beside-errors": beside, "large": large}
+    names = ["strips", *(name for name, applies in kinds.items() if applies)]
     grid = tag("div", *rows, class_=" ".join(names))
     return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(figure), class_="pictures")
 

@@ -1,46 +1,40 @@
-"""Gradients by a sweep or by back-propagation, and any optimiser of torch for the step: for every module."""
+"""The step of a gradient method: a batch, its gradient, an optimiser; annealed, averaged, saved."""
 
 from __future__ import annotations
 
 import math
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
-from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
-from torchlift.objective import Objective
-from torchlift.objective.contrast import contrast
-from torchlift.parallel import ShardedBatches, shard_batches, stage_of
-from torchlift.parallel.partition import describe, partition
+from torchlift.parallel import ShardedBatches, shard_batches
 from torchlift.solvers.state import Number
-from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
+from torchlift.sweeps import Centring, RelativeStep
 from torchlift.sweeps.centring import Mean, keep_factors
-from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.module_chain import ModuleChain
 from torchlift.sweeps.orthogonal import Factors
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.step import (
-    Needs,
     StateDict,
-    TrainMethod,
     TrainStep,
     Work,
     load_snapshot,
     snapshot,
     tensors_of,
 )
+
+if TYPE_CHECKING:
+    from torchlift.training.gradient_method import GradientMethod
 
 Anneal = Literal["cosine", "linear", "constant"]
 
@@ -51,199 +45,41 @@ FITTED = 0.9
 EXPLODED, RECENT, OUTLIER = 3.0, 0.9, 2.0
 
 
-_FORMS = (DenseForm, ModuleChain, type(None))
-
-
-@dataclass(frozen=True)
-class GradientMethod(TrainMethod):
-    """A gradient of the loss on batch after batch, and a step of an optimiser.
+@dataclass
+class LossWatch:
+    """Watches the losses of a training.
 
     Arguments:
-        optimiser: makes it: `RelativeStep` from the module, which needs no learning rate, or an optimiser of torch from
-            the parameters: a class, or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9).
-        anneal: how the learning rates fall to 0 over the budget; None for what suits the optimiser: "cosine" for
-            `RelativeStep`, "constant" for others.
-        centring: eliminate the biases of affine layers, as `RelativeStep` does by itself.
-        stages: divide the layers into so many stages, whose signals arrive late, as processes along the axis "layers"
-            do: see `pipeline_step`. One process goes through them in turn, which shows what lateness costs.
-        recompute: repeat the way forward of a stage in place of keeping its parameters for every batch in flight.
+        ceiling: the loss beyond which steps were too long; 0 where none is known.
+        recent: the mean loss of late.
     """
 
-    #: Whether modules that are a chain of dense layers may be evaluated as one.
-    closed_forms: ClassVar[bool] = False
+    ceiling: float = 0.0
+    recent: float = 0.0
 
-    optimiser: Callable[[Any], torch.optim.Optimizer] = RelativeStep
-    anneal: Anneal | None = None
-    centring: bool = False
-    stages: int = field(default=1, kw_only=True, repr=False)  # as little a setting of a run as its mesh
-    recompute: bool = field(default=False, kw_only=True)
+    def begin(self, loss: float, constant: float) -> None:
+        """Take the first loss, and that of the best constant answer (not a number where nobody knows it)."""
+        self.ceiling = EXPLODED * max(loss, constant)
 
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        if isinstance(self.optimiser, torch.optim.Optimizer):
-            hint = f"Try {name}(torch.optim.{type(self.optimiser).__name__})."
-            invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
-        if not callable(self.optimiser):
-            hint = f"Try {name}(torch.optim.Adam)."
-            invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
-        if self.anneal not in ("cosine", "linear", "constant", None):
-            invalid_value(f"{name} anneal", "'cosine', 'linear', 'constant' or None", repr(self.anneal))
-        if not isinstance(self.centring, bool):
-            invalid_type(f"{name} centring", "True or False", self.centring)
-        check_size(f"{name} stages", self.stages)
-        if not isinstance(self.recompute, bool):
-            invalid_type(f"{name} recompute", "True or False", self.recompute)
+    def allows(self, loss: float) -> bool:
+        """Whether parameters with this loss may take part in an average."""
+        return not 0 < self.ceiling < loss
 
-    @property
-    def title(self) -> str:
-        return f"{type(self).__name__}, {factory_name(self.optimiser)}"
+    def exploded(self, loss: float) -> bool:
+        """Whether losses up to this one, which is noted, say that steps were too long; then the watch begins anew."""
+        if self.ceiling == 0:
+            return False
+        self.recent = RECENT * self.recent + (1 - RECENT) * min(loss, OUTLIER * self.ceiling)
+        if self.recent <= self.ceiling:
+            return False
+        self.recent = 0.0
+        return True
 
-    def check(self, work: Work) -> None:
-        self.layout(work)
+    def state_dict(self) -> dict[str, Number]:
+        return {"recent": self.recent, "ceiling": self.ceiling}
 
-    def layout(self, work: Work) -> str:
-        from torchlift.training.pipeline_step import cut, stages_of
-
-        stages = stages_of(self, work.mesh)
-        return describe(cut(work.network, work.batches.example(), stages)[1]) if stages > 1 else ""
-
-    def init(self, work: Work) -> TrainStep:
-        from torchlift.training.pipeline_step import PipelineStep, stages_of  # made of steps of this kind
-
-        return PipelineStep(self, work) if stages_of(self, work.mesh) > 1 else GradientStep(self, work)
-
-    @abstractmethod
-    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
-        """The context in which the loss is evaluated and differentiated."""
-
-    def differentiate(
-        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | ModuleChain | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Put the gradient of the mean loss into `.grad`; returns the mean loss and the outputs.
-
-        Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
-        network have the size that they have on one process.
-        """
-        try:
-            y, x, context = batch
-            if not isinstance(form, _FORMS):
-                invalid_type("differentiate form", "a DenseForm, a ModuleChain or None", form)
-
-            def loss_of(output: Tensor) -> Tensor:
-                if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
-                    work.loss.check(tuple(output.shape), x, values=False)
-                loss = work.loss.mean(output, x)
-                return loss if shard.whole else loss * shard.scale
-
-            if form is not None and context is None and (known := self.by_form(form, y, shard, loss_of)) is not None:
-                return known
-            _clear(work.network)
-            with self.gradients(work, shard):
-                arguments = (y,) if context is None else (y, context)
-                output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
-                loss = loss_of(output)
-            loss.backward()
-            return loss.detach(), output.detach()
-        except Exception as error:
-            explain(error)
-            raise
-
-    def by_form(
-        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor] | None:
-        """The same for a chain of layers, in fewer calls into torch; None where that does not serve."""
-        return None
-
-
-@dataclass(frozen=True)
-class SweepDescent(GradientMethod):
-    """Backward sweeps instead of back-propagation: the default of `train`.
-
-    A sweep costs the matrix products of back-propagation and tends to its
-    gradient as the perturbations vanish; at finite size it also moves units whose
-    activation is flat. See `torchlift.sweeps.sweeping`.
-
-    Arguments:
-        perturbation: how far layers are moved.
-    """
-
-    closed_forms: ClassVar[bool] = True
-    needs = Needs(axes=frozenset({"data", "layers"}), lifting="none")
-
-    perturbation: Perturbation = Perturbation()  # noqa: RUF009 (frozen)
-
-    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
-        if not isinstance(work, Work):
-            invalid_type("SweepDescent.gradients work", "a Work", work)
-        if not isinstance(shard, Shard):
-            invalid_type("SweepDescent.gradients shard", "a Shard", shard)
-        return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
-
-    def by_form(
-        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor] | None:
-        try:
-            mean = None if shard.whole else shard.mean
-            if isinstance(form, ModuleChain):
-                _clear(form.module)
-                output = form(y, sweeping(self.perturbation, mean=mean))
-                value = loss(output)
-                value.backward()
-                return value.detach(), output.detach()
-            return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
-        except Exception as error:
-            explain(error)
-            raise
-
-
-@dataclass(frozen=True)
-class BackPropagation(GradientMethod):
-    """Conventional training in the same loop, with the same steps."""
-
-    needs = Needs(axes=frozenset({"data", "layers"}), lifting="hard")
-
-    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
-        return nullcontext()
-
-
-@dataclass(frozen=True)
-class ContrastiveDescent(GradientMethod):
-    """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
-
-    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
-
-    def check(self, work: Work) -> None:
-        if self.stages > 1:
-            hint = "Its layers are divided by the mesh axis layers."
-            invalid_value("ContrastiveDescent stages", "1: no signal arrives late there", self.stages, hint)
-        super().check(work)
-
-    def layout(self, work: Work) -> str:
-        return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
-
-    def init(self, work: Work) -> GradientStep:
-        return GradientStep(self, work, _ContrastiveGradient(work))
-
-    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
-        return nullcontext()
-
-
-class _ContrastiveGradient:
-    """The gradient of the contrastive scheme, by layers where a mesh divides those."""
-
-    def __init__(self, work: Work) -> None:
-        self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
-        self.stage = stage_of(self.objective, work.mesh)
-
-    def __call__(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
-        self.stage.load()
-        loss, output, gradients = contrast(self.stage, *batch, shard)
-        # every process makes the whole step
-        whole = self.stage.gather([gradients[name] for name in self.stage.names])
-        targets = [p for p in self.objective.network.parameters() if p.requires_grad]
-        for parameter, gradient in zip(targets, whole, strict=True):
-            parameter.grad = gradient
-        return loss, output
+    def load_state_dict(self, numbers: dict[str, Number]) -> None:
+        self.recent, self.ceiling = (float(numbers.get(name) or 0.0) for name in ("recent", "ceiling"))
 
 
 class GradientStep(TrainStep):
@@ -278,8 +114,7 @@ class GradientStep(TrainStep):
         self._anneal: Anneal = method.anneal or usual
         self._count, self._averaged = 0, False
         self._left_over, self._gentle = 1.0, work.gentle
-        self._recent, self._ceiling = 0.0, 0.0
-        """The mean loss of late, and the one beyond which steps were too long; 0 where none is known."""
+        self._watch = LossWatch()
 
     @property
     def count(self) -> int:
@@ -308,7 +143,7 @@ class GradientStep(TrainStep):
             if isinstance(self.optimiser, RelativeStep):
                 if self._count == 0 and batch is not None:
                     self._look_at_start(values[0], batch, shard)
-                self.optimiser.averaging = not 0 < self._ceiling < values[0]
+                self.optimiser.averaging = self._watch.allows(values[0])
             return loss
 
         self.optimiser.step(closure)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -316,16 +151,18 @@ class GradientStep(TrainStep):
             for mean, before in lags:
                 mean.bias.sub_(mean.pull(mean.weight) - before)
         self._count += 1
-        if self._ceiling > 0:
-            self._look_after(values[0])
+        if self._watch.exploded(values[0]):
+            self.retreat()
         return values[0]
 
-    def _look_after(self, loss: float) -> None:
-        """Where losses have exploded, begin anew from the average of the parameters with shorter steps."""
-        self._recent = RECENT * self._recent + (1 - RECENT) * min(loss, OUTLIER * self._ceiling)
-        if self._recent > self._ceiling and isinstance(self.optimiser, RelativeStep):
+    def watch(self, loss: float, constant: float) -> None:
+        """Take the first loss and that of the best constant answer: by these it is known when steps were too long."""
+        self._watch.begin(loss, constant)
+
+    def retreat(self) -> None:
+        """Begin anew from the average of the parameters with shorter steps, where the optimiser can."""
+        if isinstance(self.optimiser, RelativeStep):
             self.optimiser.retreat()
-            self._recent = 0.0
 
     def _set_rates(self) -> None:
         """Annealed; those of a fitted start, not to shake it, begin with the part that is left over.
@@ -345,7 +182,7 @@ class GradientStep(TrainStep):
         constant = torch.full((), constant_loss(self.work.loss, batch.x, batch.x), dtype=torch.float64)
         if not shard.whole:
             shard.mean_(constant)
-        self._ceiling = EXPLODED * max(loss, float(constant))
+        self.watch(loss, float(constant))
         if self._gentle and 0 < loss < FITTED * float(constant):
             self._left_over = math.sqrt(loss / float(constant))
             self._set_rates()
@@ -420,7 +257,7 @@ class GradientStep(TrainStep):
         self.hold_average(False)
         tensors = {f"network.{name}": tensor.detach() for name, tensor in tensors_of(self.work.network).items()}
         numbers: dict[str, Number] = {
-            "count": self.count, "left_over": self._left_over, "recent": self._recent, "ceiling": self._ceiling,
+            "count": self.count, "left_over": self._left_over, **self._watch.state_dict(),
         }  # fmt: skip
         for index, memory in self.optimiser.state_dict()["state"].items():
             for key, value in memory.items():
@@ -448,7 +285,7 @@ class GradientStep(TrainStep):
         self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
         self._count, self._averaged = int(numbers["count"] or 0), False
         self._left_over = float(numbers.get("left_over") or 1.0)
-        self._recent, self._ceiling = (float(numbers.get(name) or 0.0) for name in ("recent", "ceiling"))
+        self._watch.load_state_dict(numbers)
 
     def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
         if isinstance(value, list):  # L-BFGS has some
@@ -463,17 +300,6 @@ class GradientStep(TrainStep):
             name, hint = type(self.optimiser).__name__, "Train without a folder, or choose another optimiser."
             got = f"a {type(value).__name__} in {path!r}"
             invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
-
-
-def _clear(module: nn.Module) -> None:
-    """As `zero_grad` of an optimiser does, which takes longer than steps of small layers."""
-    for parameter in module.parameters():
-        parameter.grad = None
-
-
-def factory_name(factory: Any) -> str:
-    made = getattr(factory, "func", factory)  # of a functools.partial
-    return made.__name__ if isinstance(made, type) else getattr(made, "__name__", type(made).__name__)
 
 
 def _make(factory: Callable[..., torch.optim.Optimizer], module: nn.Module) -> torch.optim.Optimizer:

@@ -24,7 +24,7 @@ from torchlift.training.gradient_step import GradientStep
 from torchlift.training.step import Work
 
 if TYPE_CHECKING:
-    from torchlift.training.gradient_step import GradientMethod
+    from torchlift.training.gradient_method import GradientMethod
 
 
 @dataclass(eq=False)
@@ -96,6 +96,9 @@ class PipelineStage:
         self.evaluate = _evaluation(module, method.closed_forms)
         self.flights: deque[_Flight] = deque()
         self.update = _StageUpdate(method, self.work, lambda *_: self._hand_over())
+        self.update.forget = self._forget
+        self.known_loss = 0.0
+        """The last loss that all stages know; 0 before the first."""
         self.update.listen(Centring(module, last=last))
         self.parameters = list(module.parameters())
         self.before = [parameter.detach().clone() for parameter in self.parameters] if self.late else []
@@ -175,13 +178,19 @@ class PipelineStage:
             shard.sum_(*(gradient for gradient in self._gradients if gradient is not None))
 
     def _hand_over(self) -> tuple[Tensor, Tensor]:
-        """Gradients to the optimiser; what it is told of the loss is of no use to it."""
+        """Gradients to the optimiser, and a loss that is late: steps that were too long are noticed later too."""
         with torch.no_grad():
             for earlier, parameter in zip(self.before, self.parameters, strict=False):
                 earlier.copy_(parameter)
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient
-        return torch.zeros(()), torch.zeros(())
+        return torch.tensor(self.known_loss, dtype=torch.float64), torch.zeros(())
+
+    @torch.no_grad()
+    def _forget(self) -> None:
+        """Predict nothing from the way that led here."""
+        for earlier, parameter in zip(self.before, self.parameters, strict=False):
+            earlier.copy_(parameter)
 
     def _drawing(self, number: int) -> AbstractContextManager[object]:
         """Random numbers that depend on the stage and the batch only."""
@@ -242,6 +251,12 @@ class PipelineStage:
 
 class _StageUpdate(GradientStep):
     """The optimiser of a stage, whose gradients come from elsewhere."""
+
+    forget: Callable[[], None]
+
+    def retreat(self) -> None:
+        super().retreat()
+        self.forget()
 
     def _draw(self) -> tuple[Any, Shard]:
         return None, shard_of(self.batches, self.count)

@@ -32,12 +32,13 @@ from torchlift.parallel import (
 from torchlift.solvers.state import Number
 from torchlift.sweeps.centring import Last
 from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
+from torchlift.training.constant_answer import constant_loss
 from torchlift.training.pipeline_stage import PipelineStage, count_layers
 from torchlift.training.step import StateDict, TrainStep, Work, under
 
 if TYPE_CHECKING:
     from torchlift.parallel.mail import Way
-    from torchlift.training.gradient_step import GradientMethod
+    from torchlift.training.gradient_method import GradientMethod
 
 
 def stages_of(method: GradientMethod, mesh: Mesh) -> int:
@@ -139,7 +140,13 @@ class PipelineStep(TrainStep):
         if self._count >= self._stages and not math.isfinite(loss):
             raise StepFailure(Result.NOT_FINITE, f"the loss was {loss} one step before")
         self._left = self.work.budget(self._count)
+        if self._count == self._stages:
+            first = self.work.batches.batch(0).x  # of all processes
+            constant = constant_loss(self.work.loss, first, first)
+            for stage in self.stages:
+                stage.update.watch(loss, constant)
         for stage in self.stages:
+            stage.known_loss = loss if self._count >= self._stages else 0.0
             stage.hold_average(False)
             self._tick(stage, self._count)
         reached = self._count - (self._stages - 1) >= 0

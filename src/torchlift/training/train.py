@@ -22,7 +22,7 @@ from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
-from torchlift.data import Batches, Data, TensorBatches, as_batches, scale_warning
+from torchlift.data import Batches, Data, TensorBatches, as_batches, hold_out, scale_warning
 from torchlift.functions.losses import Loss, LossLike, SquaredError, as_loss
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
@@ -54,7 +54,7 @@ def train(
     network: N,
     data: Data,
     *,
-    validation: Data | None = None,
+    validation: Data | float | None = None,
     loss: LossLike | None = None,
     lifting: Lifting | None = None,
     solver: SolverLike | None = None,
@@ -85,7 +85,7 @@ def train(
             or `lift`.
         data: (inputs, targets) or (inputs, targets, context) as tensors or arrays, a data set, a DataLoader, or a
             function of a generator that draws them anew for every epoch.
-        validation: the same kinds; evaluated every epoch.
+        validation: the same kinds, evaluated every epoch; or a share of the data, such as 0.1, to be held out from it.
         loss: one of `torchlift.losses`, one of torch such as `nn.MSELoss()`, or a function of predictions and
             targets. By default cross-entropy for integer targets, squared error for others.
         lifting: `Bregman(μ)`, … for lifted variables of their own; `Conventional()` for back-propagation. By default
@@ -135,6 +135,8 @@ def train(
     )  # fmt: skip
     default = replace(default, state_dtype=options.state_dtype, state_storage=options.state_storage)
     phases = _phases(options.phases, default)
+    if isinstance(validation, (int, float)):
+        data, validation = hold_out(data, validation, seed=seed, like=like(network))
     batches = [_batches(data, phase, seed, network) for phase in phases]
     held_out = None if validation is None else _held_out(validation, network, seed)
     loss = _loss(network, phases, loss, batches[0])
@@ -147,7 +149,7 @@ def train(
     reporter = callback if mesh.first else None
     settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
-        hint = "Give validation=(inputs, targets), or a tolerance."
+        hint = "Give validation=(inputs, targets) or a share such as 0.1, or a tolerance."
         invalid_value("train patience", "validation data to watch", "none", hint)
     for name, asked in (("tensorboard", options.tensorboard), ("resume", resume)):
         if asked and folder is None:

@@ -153,5 +153,5 @@ def test_what_cannot_be_is_refused_with_words() -> None:
         tl.contrib.deepinv.as_prior(L1()).prox(x, gamma=0.0)
     with pytest.raises(InvalidValueError, match="as_prior tolerance: expected a number > 0"):
         tl.contrib.deepinv.as_prior(TotalVariation(), tolerance=0.0)
-    with pytest.raises(InvalidValueError, match=r"TotalVariation: expected images of shape \(channels"):
+    with pytest.raises(InvalidValueError, match=r"TotalVariation: expected images of shape \(height, width\) or"):
         tl.contrib.deepinv.as_prior(TotalVariation()).prox(x[0, 0], gamma=1.0)

@@ -25,6 +25,20 @@ def test_every_image_has_its_place(shape: tuple[int, ...]) -> None:
     figure.canvas.draw()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_of_few_images_stand_beside_each_other(count: int) -> None:
+    names = ["truth", "measured", "plug-and-play, certified", "learned", "$x$"]
+    rows = {name: torch.full((count, 4, 6), index / 8) for index, name in enumerate(names)}
+    figure = plot.pictures(rows)
+    assert len(figure.axes) == 5 * count
+    assert figure.get_figwidth() > 2 * figure.get_figheight() / count
+    for index, name in enumerate(names):
+        assert figure.axes[index].get_title().replace("\n", " ").replace("\\", "") == name
+        for line in range(count):
+            assert np.asarray(figure.axes[5 * line + index].images[0].get_array()).tolist() == [[index / 8] * 6] * 4
+    figure.canvas.draw()
+
+
 def test_values_outside_the_greys_are_clamped() -> None:
     shown = plot.pictures({"x": torch.tensor([[[-1.0, 0.5], [2.0, 1.0]]])}).axes[0].images[0]
     assert np.asarray(shown.get_array()).tolist() == [[0.0, 0.5], [1.0, 1.0]]

@@ -24,6 +24,9 @@ from torchlift.functions.losses.residual import WeightedSquaredError
 #: What `criterion(prediction, target)` may be, or a loss of this package.
 LossLike = Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
 
+#: The label that torch's losses leave out, unless told otherwise.
+IGNORED = -100
+
 _FUNCTIONS: dict[object, Callable[[], nn.Module]] = {F.cross_entropy: nn.CrossEntropyLoss, F.mse_loss: nn.MSELoss}
 _NO_PROX = "Solvers of lifted variables need a loss of torchlift.losses, such as SquaredError() or CrossEntropy()."
 
@@ -48,7 +51,11 @@ class Criterion(Loss):
 
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         """For each sample; a criterion that tells only its mean gives that to every sample."""
-        values = (_separate(self.criterion) or self.criterion)(prediction, target)
+        separate = _separate(self.criterion)
+        values = (separate or self.criterion)(prediction, target)
+        if separate is not None and hasattr(separate, "ignore_index") and not target.is_floating_point():
+            counted = target.ne(IGNORED).sum().to(values)  # torch's mean is over these only
+            return values.reshape(len(values), -1).sum(1) * (len(values) / counted)
         if values.ndim:
             return values.flatten(1).mean(1) if values.ndim > 1 else values
         return self._as_mean(values, prediction).expand(len(prediction))
@@ -141,14 +148,15 @@ def as_loss(where: str, loss: LossLike, targets: Tensor) -> Loss:
         entries = targets[:1].numel() if reduction == "mean" else 1
         return WeightedSquaredError(2.0 / max(1, entries))
     entropy = module if isinstance(module, nn.CrossEntropyLoss) and type(module) is nn.CrossEntropyLoss else None
-    if entropy is not None and _plain(entropy) and targets.ndim == 1 and reduction != "none":
+    labels = targets.ndim == 1 and not bool((targets == IGNORED).any())
+    if entropy is not None and _plain(entropy) and labels and reduction != "none":
         return CrossEntropy(entropy.label_smoothing)
     return Criterion(module)
 
 
 def _plain(module: nn.Module) -> bool:
     """Whether every sample, and every entry of it, counts the same in the mean."""
-    return getattr(module, "weight", None) is None and getattr(module, "ignore_index", -100) == -100
+    return getattr(module, "weight", None) is None and getattr(module, "ignore_index", IGNORED) == IGNORED
 
 
 def _separate(criterion: object) -> nn.Module | None:

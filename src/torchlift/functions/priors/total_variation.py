@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,8 +36,8 @@ class TotalVariation(Prior):
         _check_channels("TotalVariation", self.channels)
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
-        axes = _axes(self.isotropic, self.channels)
-        return (Part(GroupNorm(dim=axes), FiniteDifference(image_shape("TotalVariation", shape))),)
+        gradient = _gradient("TotalVariation", shape)
+        return (Part(GroupNorm(dim=_axes(self.isotropic, self.channels, shape)), gradient),)
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,17 @@ class HuberTV(Prior):
         _check_channels("HuberTV", self.channels)
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
-        axes = _axes(self.isotropic, self.channels)
-        return (Part(GroupNorm(dim=axes, delta=float(self.delta)), FiniteDifference(image_shape("HuberTV", shape))),)
+        axes, gradient = _axes(self.isotropic, self.channels, shape), _gradient("HuberTV", shape)
+        return (Part(GroupNorm(dim=axes, delta=float(self.delta)), gradient),)
 
 
-def _axes(isotropic: bool, channels: Channels) -> tuple[int, ...]:
-    """The axes of ∇x (batch, direction, channel, height, width) that belong together."""
-    return ((1,) if isotropic else ()) + ((2,) if channels == "coupled" else ())
+def _axes(isotropic: bool, channels: Channels, shape: Shape) -> tuple[int, ...]:
+    """The axes of ∇x (batch, direction, channel, height, width) that belong together; there may be no channels."""
+    return ((1,) if isotropic else ()) + ((2,) if channels == "coupled" and len(shape) == 3 else ())
+
+
+def _gradient(name: str, shape: Shape) -> FiniteDifference:
+    return FiniteDifference(shape if len(shape) == 2 else image_shape(name, shape, "(height, width) or "))
 
 
 def _check_channels(name: str, channels: object) -> None:
@@ -76,9 +81,11 @@ def _check_channels(name: str, channels: object) -> None:
         invalid_value(f"{name} channels", "'separate' or 'coupled'", repr(channels))
 
 
-def image_shape(name: str, shape: Shape) -> Shape:
-    """(channels, height, width), or an error that names the prior."""
-    if len(shape) != 3:
-        hint = "For vectors try L1() or Tikhonov()."
-        invalid_value(name, "images of shape (channels, height, width)", f"shape {shape}", hint)
-    return shape
+def image_shape(name: str, shape: Shape, others: str = "") -> Shape:
+    """(channels, height, width), or an error that names the prior and what else it takes."""
+    if len(shape) == 3:
+        return shape
+    hint = "For vectors try L1() or Tikhonov()."
+    if len(shape) == 1 and (side := math.isqrt(shape[0])) ** 2 == shape[0] and side > 2:
+        hint = f"If these are images, invert nn.Sequential(nn.Flatten(), network) with input_shape=(1, {side}, {side})."
+    invalid_value(name, f"images of shape {others}(channels, height, width)", f"shape {shape}", hint)
