@@ -29,8 +29,10 @@ from torch import Tensor, nn
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.files import read_json, unlinked
-from torchlift.data import TASKS, TensorBatches, load_digits, load_mnist, psnr
+from torchlift.data import TensorBatches, load_digits, load_mnist, psnr
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.training import Data
+from torchlift.lab.benchmarks.training_cases import restored
 from torchlift.liftings import Conventional
 from torchlift.networks import MLP, ResNet
 from torchlift.prox import ReLU, SoftThreshold, Tanh
@@ -46,15 +48,6 @@ FACTORS = (1.0, 1.5, 2.0, 4.0)
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Data:
-    """Training data, held-out data for choices, and data for the report."""
-
-    training: Pair
-    choice: Pair
-    report: Pair
 
 
 @dataclass(frozen=True)
@@ -81,17 +74,9 @@ class Case:
     def loss(self) -> Loss:
         return CrossEntropy() if self.metric == "accuracy" else SquaredError()
 
-    @property
-    def larger_is_better(self) -> bool:
-        return self.metric != "error"
-
-
-def _sequential(network: Any) -> nn.Module:
-    return network.to_sequential()
-
 
 def _mlp(widths: Sequence[int], activation: Any) -> nn.Module:
-    return _sequential(MLP(widths, activation))
+    return MLP(widths, activation).to_sequential()
 
 
 @lru_cache(maxsize=2)
@@ -103,16 +88,6 @@ def _labelled(tiny: bool) -> Data:
     y, x = (y[:600], x[:600]) if tiny else (y, x)
     kept = len(y) * 5 // 6
     return Data((y[:kept], x[:kept]), (y[kept:], x[kept:]), (test.images.flatten(1), test.labels))
-
-
-def _restored(task: str, tiny: bool, seed: int) -> Data:
-    """The bundled digits: choices on the 1,000 of the test split, the report on the 500 of the validation split."""
-
-    def pair(split: str, number: int) -> Pair:
-        x = load_digits(split).images[: 200 if tiny else None]
-        return TASKS[task].degrade(x, torch.Generator().manual_seed(number)).y.flatten(1), x.flatten(1)
-
-    return Data(pair("train", 10 * seed), pair("test", 10 * seed + 1), pair("validation", 10 * seed + 2))
 
 
 def _reproduced(tiny: bool, seed: int) -> Data:
@@ -131,7 +106,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
         classify("mnist 5 × 256 soft-threshold, 1 epoch", partial(_mlp, [784, *[256] * 5, 10], SoftThreshold(0.3)), epochs=1),  # noqa: E501
         classify("mnist 30 × 64, 1 epoch", partial(_mlp, [784, *[64] * 30, 10], ReLU()), epochs=1),
         classify("mnist 10 × 600, 1 epoch", partial(_mlp, [784, *[600] * 10, 10], ReLU()), epochs=1),
-        classify("mnist ResNet 8 × 128, 1 epoch", lambda: _sequential(ResNet(784, [128] * 8, 10)), epochs=1),
+        classify("mnist ResNet 8 × 128, 1 epoch", lambda: ResNet(784, [128] * 8, 10).to_sequential(), epochs=1),
         Case("deep autoencoder, 10 s", partial(_mlp, [784, 500, 250, 30, 250, 500, 784], Tanh()),
              partial(_reproduced, tiny), "error", seconds=10.0, batch_size=50),
     ]  # fmt: skip
@@ -140,7 +115,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
             for seconds in (10.0, 30.0):
                 name = f"{task}, threshold {threshold}, {seconds:.0f} s"
                 build = partial(_mlp, [784] * 8, SoftThreshold(threshold))
-                made.append(Case(name, build, partial(_restored, task, tiny), "psnr", seconds=seconds))
+                made.append(Case(name, build, partial(restored, not tiny, task, True), "psnr", seconds=seconds))
     return {case.name: case for case in made}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchlift.data import as_batches
-from torchlift.functions.losses import Loss, SquaredError
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.lab.benchmarks.measure import interleaved
 from torchlift.liftings import Conventional
 from torchlift.networks import Network
@@ -200,8 +200,6 @@ def _method(case: Case, contestant: Contestant, data: Data) -> TrainStep:
     size = phase.batch_size if isinstance(phase.batch_size, int) else 100
     batches = as_batches(data.training, batch_size=size, like=network.like)
     floating = batches.example().x.is_floating_point()
-    from torchlift.functions.losses import CrossEntropy
-
     loss = case.loss or (SquaredError() if floating else CrossEntropy())
     return phase.begin(network, loss, batches, lambda count: 1.0)
 

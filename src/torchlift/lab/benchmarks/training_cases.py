@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.data import Deblurring, Denoising, Inpainting, load_digits, load_mnist
-from torchlift.data.tasks import Degraded
+from torchlift.data import TASKS, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, SquaredError
 from torchlift.lab.benchmarks.training import Case, Contestant, Data, rivals
 from torchlift.liftings import Bregman, Conventional
@@ -20,11 +19,6 @@ from torchlift.operators import Dense, Identity, dct_matrix
 from torchlift.prox import ProximalActivation, ReLU, SoftThreshold, Tanh
 from torchlift.training import BackPropagation, TrainOptions, initialise_weights
 
-TASKS: dict[str, Denoising | Deblurring | Inpainting] = {
-    "denoising": Denoising(),
-    "deblurring": Deblurring(),
-    "inpainting": Inpainting(),
-}
 SIDE = 28
 PIXELS = SIDE * SIDE
 #: Of Adam for the matrices and for the numbers of unrolled networks, the best one in most tasks first.
@@ -48,11 +42,6 @@ class Scale:
 
     def time(self, seconds: float) -> dict[str, Any]:
         return {"time_limit": seconds} if self.full else {"steps": 4}
-
-
-def cases(scale: Scale, family: str) -> list[Case]:
-    """The comparisons of one family."""
-    return FAMILIES[family](scale)
 
 
 # -- classification ---------------------------------------------------------------------------------------------------
@@ -129,35 +118,26 @@ def dead(scale: Scale) -> list[Case]:
 # -- inverse problems -------------------------------------------------------------------------------------------------
 
 
-def _images(split: str) -> Tensor:
-    return load_digits(split).images
-
-
-def _pair(task: str, split: str, seed: int, count: int | None = None, flat: bool = True) -> tuple[Any, ...]:
-    x = _images(split)[:count]
-    degraded = TASKS[task].degrade(x, torch.Generator().manual_seed(seed))
+def _pair(
+    task: str, count: int | None, generator: torch.Generator, split: str = "train", flat: bool = False
+) -> tuple[Any, ...]:
+    """Degraded images, the images, and where the operator needs one, a context."""
+    x = load_digits(split).images[:count]
+    degraded = TASKS[task].degrade(x, generator)
     if flat:
         return degraded.y.flatten(1), x.flatten(1)
-    return _with_context(degraded, x)
-
-
-def _with_context(degraded: Degraded, x: Tensor) -> tuple[Any, ...]:
     return (degraded.y, x) if degraded.context is None else (degraded.y, x, degraded.context)
 
 
-def _imaging(scale: Scale, task: str, flat: bool, seed: int) -> Data:
+def restored(full: bool, task: str, flat: bool, seed: int) -> Data:
     """5,000 images; choices on the 1,000 images of the test split, the report on the 500 of the validation split."""
-    count = None if scale.full else 200
     parts = (("train", 10 * seed), ("test", 10 * seed + 1), ("validation", 10 * seed + 2))
-    return Data(*(_pair(task, split, number, count, flat) for split, number in parts))
+    count = None if full else 200
+    return Data(*(_pair(task, count, torch.Generator().manual_seed(number), split, flat) for split, number in parts))
 
 
 def _denoiser(scale: Scale, threshold: float, start: str | None, seed: int) -> Network:
-    generator = torch.Generator().manual_seed(seed)
-    network = MLP([PIXELS] * (9 if scale.full else 3), SoftThreshold(threshold), generator=generator)
-    if start is not None:
-        initialise_weights(network, start, generator=generator)
-    return network
+    return _mlp([PIXELS] * (9 if scale.full else 3), SoftThreshold(threshold), start, seed)
 
 
 #: Lifted training of the dense networks: every layer is fitted first, then all of them are trained.
@@ -179,7 +159,7 @@ def imaging(scale: Scale) -> list[Case]:
                 others = rivals(build, rates, (50, 100) if scale.full else (50,))
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
                 name = f"{task}, threshold {threshold}, {seconds:g} s"
-                data = partial(_imaging, scale, task, True)
+                data = partial(restored, scale.full, task, True)
                 fitted = Contestant("lifted", build, FITTED)
                 ours = [fitted, Contestant("lifted, from the identity", build, {"batch_size": 50})]
                 budget = scale.time(seconds)
@@ -193,7 +173,7 @@ def imaging(scale: Scale) -> list[Case]:
 
 def imaging_default(scale: Scale) -> list[Case]:
     """The same networks from torch's default initialisation, where back-propagation has no gradient."""
-    data = partial(_imaging, scale, "denoising", True)
+    data = partial(restored, scale.full, "denoising", True)
     build = partial(_denoiser, scale, 0.2, None)
     ours = [Contestant("lifted, layer-wise first", build, FITTED), Contestant("lifted", build)]
     others = rivals(build, (1e-3,), (100,))
@@ -203,7 +183,7 @@ def imaging_default(scale: Scale) -> list[Case]:
 
 def starts(scale: Scale) -> list[Case]:
     """Where weights and lifted variables begin: denoising, 7 × 784, threshold 0.2; nothing to beat."""
-    data = partial(_imaging, scale, "denoising", True)
+    data = partial(restored, scale.full, "denoising", True)
     build = partial(_denoiser, scale, 0.2, None)
     ways = ("keep", "he", "orthogonal", "lsuv", "identity", "identity-fit", "layer-wise")
     weights = [
@@ -238,7 +218,7 @@ def _primal_dual(task: str, seed: int) -> Network:
 
 
 def _model(task: str) -> tuple[Any, Any]:
-    x = _images("train")[:2]
+    x = load_digits("train").images[:2]
     return TASKS[task].operator((1, SIDE, SIDE), x), TASKS[task].degrade(x, torch.Generator().manual_seed(0)).context
 
 
@@ -266,14 +246,8 @@ def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[floa
     ]
 
 
-def _drawn(task: str, count: int | None, generator: torch.Generator) -> tuple[Any, ...]:
-    x = _images("train")[:count]
-    return _with_context(TASKS[task].degrade(x, generator), x)
-
-
-def _redrawn(scale: Scale, task: str, seed: int) -> Data:
-    fixed = _imaging(scale, task, False, seed)
-    return Data(partial(_drawn, task, None if scale.full else 200), fixed.choice, fixed.report)
+def _redrawn(full: bool, task: str, seed: int) -> Data:
+    return replace(restored(full, task, False, seed), training=partial(_pair, task, None if full else 200))
 
 
 def unrolled(scale: Scale) -> list[Case]:
@@ -288,7 +262,7 @@ def unrolled(scale: Scale) -> list[Case]:
             build = partial(make, task)
             ours = [Contestant("lifted", build, {"batch_size": 50})]
             others = _unrolled_rivals(build, RATES if scale.full else RATES[:1])
-            data = partial(_imaging, scale, task, False)
+            data = partial(restored, scale.full, task, False)
             name = f"{kind}, {task}, 8 s"
             found.append(Case(name, data, "psnr", scale.time(8.0), ours, others, target, select=True))
     return found
@@ -301,7 +275,7 @@ def redrawn(scale: Scale) -> list[Case]:
         build = partial(_primal_dual, task)
         ours = [Contestant("lifted", build, {"batch_size": 50})]
         others = _unrolled_rivals(build, RATES[:1])  # one setting only: a run takes half a minute
-        data = partial(_redrawn, scale, task)
+        data = partial(_redrawn, scale.full, task)
         name = f"PrimalDual, {task}, redrawn, 30 s"
         found.append(Case(name, data, "psnr", scale.time(30.0), ours, others, target, select=True))
     return found

@@ -51,7 +51,7 @@ class BenchTraining(Command):
         cases = [
             (family, case)
             for family in self.families or training_cases.FAMILIES
-            for case in training_cases.cases(scale, family)
+            for case in training_cases.FAMILIES[family](scale)
             if self.only in case.name
         ]
         if not cases:
