@@ -125,4 +125,3 @@ for name, image in results.items():
 figure = tl.plot.pictures(
     {"truth": truth, **{name: image.clamp(0, 1) for name, image in results.items()}}
 )
-figure.set_size_inches(3.0, 2.0 * (1 + len(results)))

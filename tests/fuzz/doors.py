@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import torchlift as tl
 from torchlift.core.errors import TorchliftError
@@ -268,6 +268,15 @@ def _history() -> tl.training.History:
     return history
 
 
+class _Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return ((torch.rand(3), torch.rand(2)) for _ in range(4))
+
+
+def _sharded() -> Any:
+    return tl.parallel.ShardedBatches(TensorBatches(torch.rand(4, 3), torch.rand(4, 2)), tl.parallel.Mesh())
+
+
 def _resnet() -> nn.Sequential:
     block = tl.networks.RungeKutta(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3, bias=False))
     return nn.Sequential(block, nn.Linear(3, 2))
@@ -489,6 +498,23 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "solvers.Point.like": lambda: {"tensors": [torch.ones(2)]},
     "solvers.Point.select": lambda: {"blocks": ["x"]},
     "solvers.Point.spread": lambda: {"factors": {"x": 0.5}},
+    "lab.reproduction.Work": lambda: {"scale": "tiny", "seed": 0, "folder": Path("folder")},
+    "io.ShardedTensor": lambda: {"shape": (2,), "local": (tl.io.LocalShard(((0, 2),), torch.ones(2)),)},
+    "data.IterableBatches": lambda: {"loader": DataLoader(_Stream(), batch_size=2)},
+    **{
+        f"objective.engine.{name}": lambda: {
+            "network": _network(),
+            "setting": tl.objective.engine.Setting(tl.liftings.Bregman(), tl.losses.SquaredError(), (1.0,)),
+        }
+        for name in ("GeneralEngine", "StackedEngine")
+    },
+    "parallel.ShardedProblem": lambda: {
+        "objective": _objective(),
+        "y": torch.full((4, 3), 0.5),
+        "x": torch.full((4, 2), 0.5),
+        "shard": tl.parallel.MeshShard(tl.parallel.Mesh(), 4),
+    },
+    "parallel.ShardedTrainingBatches": lambda: {"objective": _objective(), "batches": _sharded()},
     "contrib.sklearn.LiftedRegressor.fit": lambda: {"X": torch.rand(6, 3).numpy(), "y": torch.rand(6).numpy()},
     "contrib.sklearn.LiftedRegressor": lambda: {"hidden_layer_sizes": (3,), "max_epochs": 1},
     "contrib.sklearn.LiftedClassifier": lambda: {"hidden_layer_sizes": (3,), "max_epochs": 1},

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -26,9 +27,9 @@ from training.runs import called
 SOLVER = LinearisedBCD(ProximalGradient(0.05))
 
 
-def cases(kind: str) -> dict[str, Callable[[], Any]]:
+def cases(kind: str, folder: str = "") -> dict[str, Callable[[], Any]]:
     if kind.startswith("hang"):
-        return {"hang": partial(_hang, kind.removeprefix("hang "))}
+        return {"hang": partial(_hang, kind.removeprefix("hang "), Path(folder) / "given up")}
     return {
         "NaN in a sample": _bad_sample,
         "NaN in a layer": _bad_layer,
@@ -143,14 +144,20 @@ def _other_version(name: str, value: Any) -> Any:
         return _train("data=2")
 
 
-def _hang(spec: str) -> str:
+def _hang(spec: str, given_up: Path) -> str:
+    """Rank 1 does nothing until rank 0 no longer waits for it."""
     mesh = as_mesh(spec, timeout=2)
     problem = _problem(mesh)
     point = problem.start()
     if mesh.rank == 1:
-        time.sleep(8)
+        end = time.monotonic() + 60
+        while not given_up.exists() and time.monotonic() < end:
+            time.sleep(0.05)
         return "slept"
-    problem.gradient(point)
+    try:
+        problem.gradient(point)
+    finally:
+        given_up.touch()
     return "no failure"
 
 

@@ -88,7 +88,7 @@ def test_a_hung_rank_is_named(tmp_path: Path) -> None:
     for mesh in HUNG:
         folder = tmp_path / mesh
         folder.mkdir()
-        worlds[mesh] = World(folder, 2, "faults", f"hang {mesh}")
+        worlds[mesh] = World(folder, 2, "faults", f"hang {mesh}", str(folder))
     codes = {mesh: world.wait(120) for mesh, world in worlds.items()}
     for mesh, (begin, rest) in HUNG.items():
         assert None not in codes[mesh], worlds[mesh].output()

@@ -164,9 +164,9 @@ class Demo(Command):
         console.print("Inversion: from noisy codes of an encoder back to its images")
         console.print(_lines(record["inversion"]))
         console.print(
-            "PSNR in dB, mean over images that no training saw; more is better. The fit is a ridge regression"
+            "PSNR in dB, mean over images that no training saw; more is better. The fit is a ridge regression for each "
+            "layer, the same for both methods; from torch's start nothing was done before training."
         )
-        console.print("for each layer, the same for both methods; from torch's start nothing was done before training.")
         console.print(f"Curves and pictures: {record['report']}", soft_wrap=True)
 
     def _photograph(self, size: Size, results: Results) -> Iterator[None]:
