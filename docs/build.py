@@ -149,10 +149,11 @@ def page(name: str) -> str:
         parts.append(f"```python\n{cell.text}\n```")
         if text := next(printed):
             parts.append(f"```text\n{text}\n```")
-    least = int(0.6 * _size(name)[0])  # letters stay legible on a telephone, where it scrolls
+    width, _ = _size(name)  # letters of wide ones stay legible on a telephone, where they scroll
+    least = int(0.7 * width) if width > 800 else 0
     parts.append(
         f'<div class="drawn"><img src="{name}.png" alt="What the example draws" '
-        f'style="min-width: {least}px"></div>'
+        f'style="--least: {least}px"></div>'
     )
     parts.append(f"This page is the script `examples/{name}.py`, run on one thread.")
     return "\n\n".join(parts) + "\n"
