@@ -78,6 +78,12 @@ def test_labels_that_torch_leaves_out_count_for_nothing(shape: tuple[int, ...]) 
     torch.testing.assert_close(loss.value(predictions, labels).mean(), loss.mean(predictions, labels))
 
 
+def test_one_hot_rows_are_told_what_to_do() -> None:
+    rows = F.one_hot(LABELS)
+    with pytest.raises(InvalidValueError, match=r"Of one-hot rows try targets.argmax\(1\)"):
+        as_loss("loss", nn.CrossEntropyLoss(), rows).check((B, 4), rows)
+
+
 def test_losses_with_a_proximal_map_are_found() -> None:
     x = normal(B, 4)
     squared = as_loss("train loss", nn.MSELoss(), x)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contracts.network_cases import CASES, Case
 from torchlift.core.tensors import Point
@@ -165,3 +165,18 @@ def test_selecting_images_changes_nothing_for_them() -> None:
     torch.testing.assert_close(some.residual(x[:2]), problem.residual(x)[[2, 0]])
     assert replace(some, anchor=1.0).input_curvature() == pytest.approx(problem.curvatures[0] + 1)
     assert check_mu(None, 3) == (HIDDEN_WEIGHT, HIDDEN_WEIGHT, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "convex"),
+    [
+        ([nn.Linear(6, 4)], True),
+        ([nn.Linear(6, 4), nn.ReLU()], True),
+        ([nn.LayerNorm(6), nn.Linear(6, 4)], False),
+        ([nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)], False),
+    ],
+)
+def test_one_affine_layer_has_one_solution(parts: list[nn.Module], convex: bool) -> None:
+    layers = Layers.of(lift(nn.Sequential(*parts), input_shape=(6,)))
+    with torch.no_grad():
+        assert layers.is_convex(torch.zeros(2, 6)) is convex

@@ -32,6 +32,8 @@ class States(nn.Module):
 FITTING = {
     "dense": (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), [(6,)]),
     "tokens": (Tokens(), [(7, 12)]),
+    "normalised table": (nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), [(6,)]),
+    "normalised tokens": (nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 3)), [(5, 6)]),
     "recurrent": (States(), [(5, 3)]),
     "pictures": (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()), [(3, 8, 12)]),
     "flattened grey": (nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), [(1, 8, 8)]),

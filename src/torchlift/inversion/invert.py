@@ -204,8 +204,11 @@ class _Job:
         if isinstance(self.algorithm, Exact):
             return run_exact(problem, self.algorithm, start, budget)
         if isinstance(self.algorithm, Automatic):
-            deep = problem.layers is None or problem.layers.count > 1
-            starts = several_starts(problem) if self.free and deep and budget.max_steps > 1 else (start,)
+            layers = problem.layers
+            several = self.free and budget.max_steps > 1
+            if several and layers is not None and layers.is_convex(start, problem.context):
+                several = False  # there is one solution, which every start leads to
+            starts = several_starts(problem) if several else (start,)
             return self.algorithm.run(problem, starts, budget)
         return run_steps(problem, self.algorithm, start, budget)
 

@@ -163,6 +163,14 @@ class Layers:
         form = self.form
         return form.output(u, context) if r == form.depth else form.pre_activation(r, u, context)
 
+    def is_convex(self, x: Tensor, context: Context = None) -> bool:
+        """Whether there is one layer and it reads x by an affine map, as norms and attention do not: tried at an x."""
+        if self.count > 1:
+            return False
+        some = torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x).expand_as(x)
+        once, twice, none = (self.pre_activation(0, [factor * some], context) for factor in (1, 2, 0))
+        return bool(((twice - once) - (once - none)).norm() <= 1e-3 * (once - none).norm())
+
     def states(self, x: Tensor, context: Context = None) -> tuple[Tensors, Tensors, Tensors]:
         """z_1 … z_{n−1}, u_0 … u_{n−1} and v_1 … v_n of a forward pass from x."""
         z, u, v = [], [x], []

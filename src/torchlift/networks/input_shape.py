@@ -47,6 +47,9 @@ def fitting_shapes(module: nn.Module, out_shape: Shape) -> list[Shape]:
     first, (*tokens, _) = first_layer(module), out_shape
     if isinstance(first, nn.Linear):
         candidates = [(first.in_features,), (*tokens, first.in_features)]
+    elif isinstance(first, (nn.LayerNorm, nn.RMSNorm)):
+        normalised = tuple(first.normalized_shape)
+        candidates = [normalised, (*out_shape[: -len(normalised)], *normalised)]
     elif isinstance(first, nn.RNNBase):
         candidates = [(*tokens, first.input_size)]
     elif isinstance(first, nn.Flatten):

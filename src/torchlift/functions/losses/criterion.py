@@ -97,6 +97,8 @@ class Criterion(Loss):
             shapes = f"predictions (batch, {', '.join(map(str, prediction_shape[1:]))}) and targets {tuple(x.shape)}"
             said = str(error).strip().splitlines()[0].rstrip(".")
             hint = "It is called as criterion(predictions, targets)."
+            if not x.is_floating_point() and x.shape[1:] == prediction_shape[1:]:
+                hint = "Of one-hot rows try targets.argmax(1); for numbers, targets.float()."
             invalid_value("loss", f"one for {shapes} of {x.dtype}", f"{self!r}: {said}", hint)
         if not isinstance(found, Tensor) or not found.requires_grad:
             what = type(found).__name__ if not isinstance(found, Tensor) else "one without a gradient"
