@@ -35,7 +35,7 @@ class Status(IntEnum):
 _SENTENCES = {
     Status.RUNNING: "still running",
     Status.CONVERGED: "the residuals of the optimality conditions reached the tolerance",
-    Status.STALLED: "no visible progress any more before the tolerance was reached; the best iterate is returned",
+    Status.STALLED: "no visible progress any more; the best iterate is returned, not proved optimal to the tolerance",
     Status.DIVERGED: "the objective grew without bound; the best iterate is returned",
     Status.MAX_STEPS: "the number of steps ran out before the tolerance was reached",
     Status.TIME_LIMIT: "the time ran out before the tolerance was reached",
