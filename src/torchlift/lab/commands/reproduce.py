@@ -120,8 +120,7 @@ class Reproduce(Command):
     def _run(self, experiments: list[Experiment]) -> list[dict[str, Any]]:
         jobs = self.jobs or (1 if self.scale == "tiny" else torch.get_num_threads())
         together = [experiment for experiment in experiments if not experiment.timed] if jobs > 1 else []
-        if len(together) < 2:
-            together = []
+        together = sorted(together, key=lambda experiment: -experiment.minutes) if len(together) > 1 else []
         failures: dict[str, str | None] = {}
         try:
             with _progress(quiet=self.json) as bars:

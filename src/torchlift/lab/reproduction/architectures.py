@@ -200,6 +200,7 @@ class Architectures(Experiment):
     """Every network with every lifting."""
 
     name = "architectures"
+    minutes = 15.0
     title = "All architectures under all liftings"
     about = "denoising by every network with every lifting, and the unified form checked on all of them (ours)"
 

@@ -46,6 +46,7 @@ class AuxiliaryStart(Experiment):
 
     on_devices = True
     name = "auxiliary-start"
+    minutes = 9.0
     title = "Where auxiliary variables start"
     about = "z begins as the replicated input or as random numbers, denoising at threshold 0.2 (section on training)"
 

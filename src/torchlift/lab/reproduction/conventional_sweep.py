@@ -46,6 +46,7 @@ class ConventionalSweep(Experiment):
 
     on_devices = True
     name = "conventional-sweep"
+    minutes = 15.0
     title = "Where conventional training fails"
     about = "thresholds 0.2 to 0.02 × learning rates of Adam, 7 × 784 soft-threshold network (section on training)"
 

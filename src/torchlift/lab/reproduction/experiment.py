@@ -160,6 +160,8 @@ class Experiment(ABC):
     """Whether it works where `work.device` says; the others stay on the processor."""
     timed: ClassVar[bool] = False
     """Whether seconds are among its results: such an experiment runs alone."""
+    minutes: ClassVar[float] = 1.0
+    """About what it takes at scale "small" on one thread: of several experiments the longest begin first."""
     about: ClassVar[str]
     """One line for `torchlift reproduce list`: what is done, and where the paper has it."""
 

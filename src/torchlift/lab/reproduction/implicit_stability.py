@@ -56,6 +56,7 @@ class ImplicitStability(Experiment):
     """Final objectives of both methods over learning rates and starting points."""
 
     name: ClassVar[str] = "implicit-stability"
+    minutes: ClassVar[float] = 7.0
     title: ClassVar[str] = "Implicit against explicit stochastic gradient"
     about: ClassVar[str] = "final objective by learning rate and starting point, for regression and a lifted network"
 

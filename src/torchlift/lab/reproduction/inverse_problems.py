@@ -85,6 +85,7 @@ class InverseProblem(Experiment):
     """Every method, setting and threshold on one task."""
 
     on_devices: ClassVar[bool] = True
+    minutes: ClassVar[float] = 18.0
     task: ClassVar[str]
     rate: ClassVar[float]
     """Of Adam on both blocks of the lifted problem, as published."""
@@ -166,6 +167,7 @@ class Denoising(InverseProblem):
 class Inpainting(InverseProblem):
     name = task = "inpainting"
     title = "Inpainting"
+    minutes = 35.0
     about = "30 % of the pixels missing, 7 × 784 soft-threshold network (figures on inpainting)"
     rate = 1e-4
     slower = 2.5  # an eighth of the others' rate

@@ -81,6 +81,7 @@ class Inversion(Experiment):
     """Decoder against lifted inversion on noisy codes."""
 
     name: ClassVar[str] = "inversion"
+    minutes: ClassVar[float] = 5.0
     title: ClassVar[str] = "Inversion of an encoder of digits"
     about: ClassVar[str] = "decoder against lifted inversion of noisy codes, at three training losses (three figures)"
 
