@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,3 +79,25 @@ def content(record: Record, *, without: tuple[str, ...] = ()) -> str:
     """All of a record as text, so that two can be compared, NaN and tensors too."""
     values = {name: value for name, value in asdict(record).items() if name not in without}
     return json.dumps(values, default=lambda tensor: tensor.tolist())
+
+
+@dataclass(frozen=True)
+class Interrupted(Example):
+    """Ctrl-C after its first part, once."""
+
+    name = "interrupted"
+
+    def draw(self, work: Work, k: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        mark = work.folder / "mark"
+        if k == 1 and not mark.exists():
+            mark.touch()
+            signal.raise_signal(signal.SIGINT)
+        return super().draw(work, k)
+
+
+@dataclass(frozen=True)
+class Second(Example):
+    """The same under another name."""
+
+    name = "second"
+    title = "Another example"

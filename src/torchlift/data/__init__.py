@@ -5,7 +5,7 @@ from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches
 from torchlift.data.digits import Digits, load_digits
 from torchlift.data.drawn import DrawnBatches
-from torchlift.data.hold_out import hold_out
+from torchlift.data.held_out import hold_out
 from torchlift.data.images import load_images
 from torchlift.data.iterable import IterableBatches
 from torchlift.data.loader import LoaderBatches

@@ -24,7 +24,7 @@ from torchlift.training.gradient_step import GradientStep
 from torchlift.training.step import Work
 
 if TYPE_CHECKING:
-    from torchlift.training.gradient_method import GradientMethod
+    from torchlift.training.gradient_step import GradientMethod
 
 
 @dataclass(eq=False)

@@ -38,7 +38,7 @@ from torchlift.training.step import StateDict, TrainStep, Work, under
 
 if TYPE_CHECKING:
     from torchlift.parallel.mail import Way
-    from torchlift.training.gradient_method import GradientMethod
+    from torchlift.training.gradient_step import GradientMethod
 
 
 def stages_of(method: GradientMethod, mesh: Mesh) -> int:

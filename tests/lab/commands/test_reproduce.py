@@ -9,40 +9,16 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from contracts.experiments import Example, Failing
+from contracts.experiments import Example, Failing, Interrupted, Second
 from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
 from torchlift.io.lock import FolderLock
 from torchlift.lab.commands import reproduce
 from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work
 from torchlift.report.records import load_record
-
-
-@dataclass(frozen=True)
-class Interrupted(Example):
-    """Ctrl-C after its first part, once."""
-
-    name = "interrupted"
-
-    def draw(self, work: Work, k: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        mark = work.folder / "mark"
-        if k == 1 and not mark.exists():
-            mark.touch()
-            signal.raise_signal(signal.SIGINT)
-        return super().draw(work, k)
-
-
-@dataclass(frozen=True)
-class Second(Example):
-    """The same under another name."""
-
-    name = "second"
-    title = "Another example"
 
 
 @pytest.fixture(autouse=True)
