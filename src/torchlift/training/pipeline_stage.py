@@ -179,16 +179,14 @@ class PipelineStage:
 
     def _hand_over(self) -> tuple[Tensor, Tensor]:
         """Gradients to the optimiser, and a loss that is late: steps that were too long are noticed later too."""
-        with torch.no_grad():
-            for earlier, parameter in zip(self.before, self.parameters, strict=False):
-                earlier.copy_(parameter)
+        self._forget()
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient
         return torch.tensor(self.known_loss, dtype=torch.float64), torch.zeros(())
 
     @torch.no_grad()
     def _forget(self) -> None:
-        """Predict nothing from the way that led here."""
+        """Predict nothing from the way that led here: what comes next is compared with the parameters of now."""
         for earlier, parameter in zip(self.before, self.parameters, strict=False):
             earlier.copy_(parameter)
 
