@@ -81,15 +81,15 @@ class Mean:
         means = self.inputs if self._stacked else self.inputs[None]
         return {layer: Factors(r, u - means[layer]) for layer, (r, u) in self.factors.items()}
 
-    def add_pull_(self, bias: Tensor, weight: Tensor, rate: float | Tensor) -> None:
-        """bias += rate · W ū."""
+    def add_pull_(self, bias: Tensor, weight: Tensor, rate: float | Tensor, every: int = 1) -> None:
+        """bias += rate · W ū; of every so many-th row of W only."""
         if self.inputs.ndim == 1 and not isinstance(rate, Tensor):
             bias.addmv_(weight if weight.ndim == 2 else weight.flatten(1), self.inputs, alpha=rate)
         elif self._stacked and not isinstance(rate, Tensor):
             for layer, b, u in zip(weight, bias, self.inputs, strict=True):
                 b.addmv_(layer, u, alpha=rate)
         else:
-            pull = self.pull(weight)
+            pull = self.pull(weight, every)
             bias.add_(pull * (rate if not isinstance(rate, Tensor) else rate.to(pull)))
 
     @property

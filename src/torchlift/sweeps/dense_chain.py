@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.sweeps.activation import as_sigma, perturbed, plain_functions
-from torchlift.sweeps.perturbation import Mean, Perturbation, transformed
+from torchlift.sweeps.perturbation import Mean, Perturbation, mean_squares, transformed
 
 _Setting: TypeAlias = tuple[Sequence[DenseStack], Sequence[ProximalActivation], Perturbation, Mean | None]
 
@@ -136,6 +136,7 @@ def _sweep(
     stacks, activations, perturbation, mean = setting
     sigmas = {id(activation): None if isinstance(activation, Identity) else as_sigma(activation)
               for activation in activations}  # fmt: skip
+    squares = mean_squares(before)
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
     for j in reversed(range(len(inputs))):
         number, layer = places[j]
@@ -151,7 +152,7 @@ def _sweep(
         assert weights is not None
         residual = torch.mm(residual, weights if weights.ndim == 2 else weights[layer])
         if j > 0 and (sigma := sigmas[id(activations[j - 1])]) is not None:
-            residual, _ = perturbation.response(sigma, before[j - 1], residual, mean)
+            residual, _ = perturbation.response(sigma, before[j - 1], residual, mean, square=squares[j - 1])
     return gradients, residual
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -85,7 +85,14 @@ class Perturbation:
             check_positive("Perturbation fixed", self.fixed)
 
     def response(
-        self, sigma: Activation, v: Tensor, g: Tensor, mean: Mean | None = None, *, host: bool = True
+        self,
+        sigma: Activation,
+        v: Tensor,
+        g: Tensor,
+        mean: Mean | None = None,
+        *,
+        host: bool = True,
+        square: float | None = None,
     ) -> tuple[Tensor, float | Tensor]:
         """R, and s; v and g are left alone.
 
@@ -94,6 +101,7 @@ class Perturbation:
             v, g: pre-activations and signal of this process's samples.
             mean: makes statistics those of all processes; None for one process.
             host: whether numbers may be read, which transforms of torch.func do not allow.
+            square: the mean square of v as `mean_squares` gives it, where it is known.
         """
         try:
             if type(host) is not bool:
@@ -105,7 +113,7 @@ class Perturbation:
             if not host:
                 size = self._size_on_device(sigma, v, g, mean)
                 return _difference(sigma, v, g, size), size
-            square_v, square_g = _square(_some(v)), _square(_some(g))
+            square_v, square_g = _square(_some(v)) if square is None else square, _square(_some(g))
             if mean is not None:
                 square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
             number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
@@ -197,6 +205,15 @@ def soft_threshold_difference(threshold: float, v: Tensor, g: Tensor, size: floa
     above, below = torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
     clipped = hardtanh_(above, -threshold, threshold).sub_(hardtanh_(below, -threshold, threshold))
     return torch.sub(g, clipped, alpha=0.5 / size, out=clipped)
+
+
+def mean_squares(tensors: Sequence[Tensor]) -> list[float] | list[None]:
+    """Of pre-activations, in one call into torch; unknown where the host would wait for a device."""
+    if not tensors or any(tensor.device.type != "cpu" for tensor in tensors) or torch.compiler.is_compiling():
+        return [None] * len(tensors)
+    some = [_some(tensor) for tensor in tensors]
+    norms = torch.stack(torch._foreach_norm(some)).tolist()
+    return [norm**2 / max(tensor.numel(), 1) for norm, tensor in zip(norms, some, strict=True)]
 
 
 def _square(tensor: Tensor) -> float:

@@ -479,15 +479,14 @@ class _Distance:
         exact: Any = {"dtype": torch.promote_types(rows[0].dtype, torch.float32), "device": rows[0].device}
         self._root_counts = torch.tensor([count**0.5 for count in counts], **exact)
         self._inverse_counts = torch.tensor([1 / max(count, 1) for count in counts], **exact)
-        self._g, self._g_rows = self._total, self._totals
-        """Gradients from `take` to `terms`, and the same by layer."""
+        # Room for the gradients and the moves of a step, kept: to cut it into layers takes as long as the arithmetic.
+        self._g, self._moved = torch.empty_like(self._total), torch.empty_like(self._total)
+        self._g_views, self._moved_views = self._views(self._g), self._views(self._moved)
+        self._g_rows = self._by_layer(self._g_views)
 
     def take(self, gradients: list[Tensor]) -> None:
         """Look at the gradients of a step."""
-        self._g = torch.empty_like(self._total)
-        parts = self._views(self._g)
-        torch._foreach_copy_(parts, self._rows(gradients))
-        self._g_rows = self._by_layer(parts)
+        torch._foreach_copy_(self._g_views, self._rows(gradients))
 
     def mean_squares(self) -> Tensor:
         """Of the gradients of every layer."""
@@ -511,17 +510,14 @@ class _Distance:
             weights: ω c of every layer.
             patience: β₃.
         """
-        flat = torch.empty_like(self._origin)
-        moved = self._views(flat)
-        torch._foreach_copy_(moved, self._rows(tensors))
-        torch.sub(self._origin, flat, out=flat)
+        torch._foreach_copy_(self._moved_views, self._rows(tensors))
+        torch.sub(self._origin, self._moved, out=self._moved)
         for weight, bias, mean in centred:
-            moved[bias].add_(mean.pull(moved[weight], self.entries[weight].every))
+            mean.add_pull_(self._moved_views[bias], self._moved_views[weight], 1.0, self.entries[weight].every)
         torch._foreach_mul_(self._g_rows, inverse_roots)
-        inner = torch.dot(flat, self._g)
+        inner = torch.dot(self._moved, self._g)
         torch._foreach_mul_(self._g_rows, weights)
         self._total.mul_(patience).add_(self._g)
-        self._g, self._g_rows = self._total, self._totals  # memory that is not needed between steps
         if not self.dense:
             return inner, self._total.abs().sum()  # several times as fast as a norm of order 1
         norms = torch.stack(torch._foreach_norm(self._totals)).to(self._root_counts)

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class StepTimes:
         name: of the case.
         plain: milliseconds of a step of back-propagation with fused Adam in a bare loop.
         ratio: of a step of `train` to it, the median over interleaved rounds; `low` and `high` its quartiles.
-        start_up: milliseconds that `train` takes before its first step.
+        start_up: milliseconds that `train` takes besides its steps, the comparison of starts included.
         difference: largest relative difference of the gradients of a sweep and of back-propagation for s → 0.
         goal: for the ratio.
     """
@@ -65,8 +65,10 @@ def rows(cases: Sequence[StepCase], repeats: int, seconds: float = SECONDS) -> I
 def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes:
     """Rounds of both sides in turn, each from the same weights on the same data.
 
-    Of `train` the steps are the difference of a long and a short run, so that
-    its start-up drops out; everything that the loop does besides steps stays in.
+    Steps of `train` are the difference of a long and a short run that keep their weights, so that its start-up drops
+    out; everything that the loop does besides steps stays in. The start-up is what a long run with nothing chosen
+    takes beyond these steps: it compares starts the longer, the more steps there are, so that a short run does not
+    show it.
     """
     module, data, loss = prepared(case)
     plain, _ = _bare(copy.deepcopy(module), data, loss, case.batch, 2)
@@ -75,11 +77,11 @@ def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes
     ratios, plains, starts = [], [], []
     for _ in range(repeats):
         bare, _ = _bare(copy.deepcopy(module), data, loss, case.batch, long)
-        short = _trained(module, data, loss, case.batch, 1)
-        ours = (_trained(module, data, loss, case.batch, long + 1) - short) / long
+        short = _trained(module, data, loss, case.batch, 1, weights="keep")
+        ours = (_trained(module, data, loss, case.batch, long + 1, weights="keep") - short) / long
         ratios.append(ours / bare)
         plains.append(1e3 * bare)
-        starts.append(1e3 * (short - ours))
+        starts.append(1e3 * (_trained(module, data, loss, case.batch, long) - long * ours))
     ordered = sorted(ratios)
     quarter = len(ordered) // 4
     return StepTimes(
@@ -122,11 +124,18 @@ def _half_squares(output: Tensor, target: Tensor) -> Tensor:
     return 0.5 * F.mse_loss(output, target, reduction="sum") / len(target)
 
 
-def _trained(module: nn.Module, data: tuple[Tensor, Tensor], loss: Loss, batch: int, steps: int) -> float:
+def _trained(
+    module: nn.Module,
+    data: tuple[Tensor, Tensor],
+    loss: Loss,
+    batch: int,
+    steps: int,
+    weights: Literal["keep"] | None = None,
+) -> float:
     """Seconds of a call of `train`."""
     module = copy.deepcopy(module)
     begin = time.process_time()
-    train(module, data, loss=loss, batch_size=batch, steps=steps, progress=False)
+    train(module, data, loss=loss, batch_size=batch, steps=steps, weights=weights, progress=False)
     return time.process_time() - begin
 
 
