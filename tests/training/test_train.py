@@ -264,6 +264,21 @@ def test_time_limit(lifting: Lifting | None, noisy: tuple[Tensor, Tensor]) -> No
     assert result.history[-1]["step"] == result.steps
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_time_limit_ends_a_step_that_is_under_way(tmp_path: Path) -> None:
+    """One step of the contrastive scheme minimises over the lifted variables twice, here for many minutes."""
+    network = tl.networks.ScCP((1, 14, 14), 3, features=8, size=3, generator=torch.Generator().manual_seed(0))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    images = tl.data.load_digits("train").images[:500, :, ::2, ::2]
+    settings = {"lifting": Contrastive(0.1), "batch_size": "full", "weights": "keep", "folder": tmp_path / "run"}
+    result = tl.train(network, (images, images), time_limit=0.5, **settings)
+    assert result.steps == 0 and result.result is Result.TIME_LIMIT
+    assert "within the next one" in result.message
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    again = tl.train(network, (images, images), time_limit=1.0, resume=True, **settings)
+    assert again.steps == 0 and again.seconds >= result.seconds > 0.4
+
+
 def test_callback_stops(noisy: tuple[Tensor, Tensor]) -> None:
     rows: list[dict[str, Any]] = []
 

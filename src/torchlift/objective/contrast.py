@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,12 @@ from torchlift.operators import Context
 
 @torch.no_grad()
 def contrast(
-    stage: Stage, y: Tensor, x: Tensor, context: Context = None, shard: Shard = WHOLE
+    stage: Stage,
+    y: Tensor,
+    x: Tensor,
+    context: Context = None,
+    shard: Shard = WHOLE,
+    expired: Callable[[], bool] = lambda: False,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """∇_θ of min_z [L + E(z; θ)] − min_z E(z; θ), as a mean over the batch.
 
@@ -29,6 +36,7 @@ def contrast(
             of their parameters.
         shard: which samples of the batch these are; all processes solve both problems together, see
             `free_energy.minimise`.
+        expired: whether the time is up, asked in every step of both minimisations.
     """
     objective = stage.whole
     if not objective.loss.smooth:
@@ -45,8 +53,8 @@ def contrast(
     local, inputs = stage.objective, stage.room(y)
     assert local.free is not None  # since the lifting is contrastive
     try:
-        clamped = free_energy.minimise(local.engine, inputs, start, context, x, shard)
-        free = free_energy.minimise(local.free, inputs, start, context, shard=shard)
+        clamped = free_energy.minimise(local.engine, inputs, start, context, x, shard, expired)
+        free = free_energy.minimise(local.free, inputs, start, context, shard=shard, expired=expired)
     except SolverError as error:  # on all processes alike
         raise StepFailure(error.result, f"the lifted variables: {error}") from error
     gradients = local.gradients(inputs, x, clamped, context, want="parameters", free=free).parameters

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from torchlift.core.problem import Problem
 from torchlift.core.shard import WHOLE, Shard
+from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Factor, Point
 from torchlift.objective.engine import Engine, States
 from torchlift.operators import Context
@@ -22,6 +23,7 @@ def minimise(
     context: Context = None,
     x: Tensor | None = None,
     shard: Shard = WHOLE,
+    expired: Callable[[], bool] = lambda: False,
 ) -> States:
     """argmin_z L(K u + d) + Σ_j D_j(z_j, v_j(z)), jointly convex for the classical energy, from the given states.
 
@@ -30,20 +32,32 @@ def minimise(
         x: the target, for the clamped energy.
         shard: which samples of the batch these are. The problem is one per sample, but all processes take the same
             steps and stop together, or their minimisers would differ by what the tolerance leaves.
+        expired: whether the time is up, asked before every gradient; `StepFailure` then.
     """
-    problem = Energy(engine, y, y if x is None else x, z, context, shard)  # ZeroLoss never reads a target
+    problem = Energy(engine, y, y if x is None else x, z, context, shard, expired)  # ZeroLoss never reads a target
     precision = torch.finfo(y.dtype).eps ** (2 / 3)
     stopping = Stopping(max_steps=5000, change=None, residual=precision)
     start = Point({"states": z.buffers}, problem.sharing)
     solution = solve(problem, FISTA(Backtracking()), start, stopping=stopping, record_every=0)
+    if solution.result is Result.TIME_LIMIT:
+        raise StepFailure(solution.result, solution.message)
     return problem.load(solution.raise_if_failed().point).clone()
 
 
 class Energy(Problem):
     """The energy of a batch as a problem in its states, a mean over the samples of all processes that share it."""
 
-    def __init__(self, engine: Engine, y: Tensor, x: Tensor, z: States, context: Context, shard: Shard = WHOLE) -> None:
-        self.engine, self.y, self.x, self.context, self.shard = engine, y, x, context, shard
+    def __init__(
+        self,
+        engine: Engine,
+        y: Tensor,
+        x: Tensor,
+        z: States,
+        context: Context,
+        shard: Shard = WHOLE,
+        expired: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.engine, self.y, self.x, self.context, self.shard, self._expired = engine, y, x, context, shard, expired
         self.sharing = shard.sharing()
         self.activations = engine.network.operators().activations
         self._states = z.clone()
@@ -71,6 +85,8 @@ class Energy(Problem):
         return self._mean(sum(float(lifting.nonsmooth_value(*row).sum()) for row in rows))
 
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
+        if self._expired():
+            raise StepFailure(Result.TIME_LIMIT, "while minimising over the lifted variables")
         gradients = self.engine.gradients(self.y, self.x, self.load(point), self.context, want="states")
         scale = self.shard.scale
         return point.like(gradients.z.buffers if scale == 1.0 else [buffer * scale for buffer in gradients.z.buffers])

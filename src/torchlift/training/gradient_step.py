@@ -271,10 +271,11 @@ class _ContrastiveGradient:
     def __init__(self, work: Work) -> None:
         self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
         self.stage = stage_of(self.objective, work.mesh)
+        self._budget = work.budget
 
     def __call__(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
         self.stage.load()
-        loss, output, gradients = contrast(self.stage, *batch, shard)
+        loss, output, gradients = contrast(self.stage, *batch, shard, lambda: self._budget(0) <= 0)
         # every process makes the whole step
         whole = self.stage.gather([gradients[name] for name in self.stage.names])
         targets = [p for p in self.objective.network.parameters() if p.requires_grad]

@@ -217,6 +217,12 @@ class Run:
             try:
                 loss = method.step()
             except StepFailure as failure:
+                if failure.result is Result.TIME_LIMIT:  # within a long step, which has changed nothing
+                    state.phase_seconds = self.clock() - begin
+                    state.seconds, state.ended = earlier + state.phase_seconds, failure.result.code
+                    self._save(method)
+                    method.publish()
+                    return failure.result, f"after step {state.steps}, within the next one"
                 return failure.result, f"in step {state.steps + 1} of phase {phase.title!r}: {failure.detail}"
             state.steps = first + method.count
             now, stop_asked = self._sync()
