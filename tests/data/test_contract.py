@@ -336,3 +336,24 @@ def test_tensors_go_to_the_device_of_the_network() -> None:
         y, x, context = batches.batch(0)
         assert {y.device.type, x.device.type, context["label"].device.type} == {"meta"}
         assert next(batches.ordered()).y.device.type == "meta"
+
+
+@given(samples=st.integers(1, 40), size=st.integers(1, 12))
+def test_no_sample_is_alone_where_others_are_not(samples: int, size: int) -> None:
+    """Normalisation over a batch needs two samples or more: what is left over joins the last batch."""
+    batches = as_batches(_tensors(samples), batch_size=size, seed=0)
+    labels = [batches.batch(count).x for count in range(batches.per_epoch)]
+    assert sorted(torch.cat(labels).tolist()) == list(range(samples))
+    assert all(torch.equal(batches.indices(count), x) for count, x in enumerate(labels))  # type: ignore[arg-type]
+    assert all(len(x) == batches.batch_size for x in labels[:-1])
+    if samples > 1 and size > 1:
+        assert 1 < len(labels[-1]) <= batches.batch_size + 1
+
+
+def test_a_list_of_samples_is_a_data_set() -> None:
+    y, x = _tensors()
+    batches = as_batches([(row, int(label)) for row, label in zip(y, x, strict=True)], batch_size=SIZE, seed=0)
+    epoch = [batches.batch(count) for count in range(batches.per_epoch)]
+    order = torch.cat([batch.x for batch in epoch])
+    assert sorted(order.tolist()) == x.tolist()
+    assert torch.equal(torch.cat([batch.y for batch in epoch]), y[order])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,29 @@ def test_half_precision_is_refused_where_squares_underflow() -> None:
         InvalidValueError, match=r"bfloat16, float32 or float64, got torch.float16. Try network.bfloat16"
     ):
         tl.train(network.half(), halves, steps=1)
+
+
+def test_probabilities_as_outputs_get_a_warning() -> None:
+    """The loss takes the softmax itself; log-probabilities are logits of themselves."""
+    for last, warned in ((nn.Softmax(1), True), (nn.LogSoftmax(1), False), (nn.Sigmoid(), False)):
+        module = nn.Sequential(nn.Linear(6, 3), last)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tl.train(module, (Y, LABELS), steps=1)
+        assert [("got probabilities" in str(warning.message)) for warning in caught] == [True] * warned
+
+
+def test_labels_that_are_not_whole_numbers_by_type() -> None:
+    with pytest.raises(InvalidValueError, match=r"Labels are whole numbers: try targets\.long\(\)"):
+        tl.train(network(), (Y, LABELS.float()), steps=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_is_refused_by_name() -> None:
+    with pytest.raises(TorchliftError, match=r"got RecursiveScriptModule.*script that afterwards"):
+        tl.train(torch.jit.script(nn.Linear(6, 3)), (Y, X), steps=1)
+
+
+def test_a_sample_that_is_left_over_by_batch_normalisation() -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    assert tl.train(module, (Y[:31], X[:31]), batch_size=10, epochs=2).steps == 6

@@ -33,7 +33,7 @@ class Batches(ABC):
     A subclass sets the attributes once:
 
         samples: in all, as many as `ordered` gives.
-        batch_size: samples per batch; the last batch of an epoch may be smaller.
+        batch_size: samples per batch; the last batch of an epoch may be smaller, or larger by a single sample.
         per_epoch: batches per epoch.
 
     Of a stream without a length `samples` and `per_epoch` are unknown until an epoch has been read to its end. Until

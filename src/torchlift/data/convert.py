@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -32,7 +33,7 @@ def as_batches(
     |---|---|
     | `(inputs, targets)` or `(inputs, targets, context)` | `TensorBatches` |
     | a `TensorDataset` | its tensors, as above |
-    | a map-style `Dataset` of such items | `LoaderBatches`, shuffled |
+    | a map-style `Dataset` of such items, or a list of more than three | `LoaderBatches`, shuffled |
     | an `IterableDataset` of such items | `IterableBatches`, in its own order |
     | a `DataLoader` of one of these | the same, with its own batch size and order |
     | `draw(generator)` that returns such tensors | `DrawnBatches`, drawn anew every epoch |
@@ -51,7 +52,7 @@ def as_batches(
     """
     if isinstance(data, TensorDataset):
         data = tuple(data.tensors)
-    if isinstance(data, (tuple, list)):
+    if isinstance(data, (tuple, list)) and not _samples(data):
         return TensorBatches(*split(where, data), batch_size=batch_size, seed=seed, like=like, where=where)
     if isinstance(data, IterableDataset):
         data = stream_loader(data, batch_size)
@@ -59,12 +60,17 @@ def as_batches(
         return IterableBatches(data, seed=seed, like=like, where=where)
     if isinstance(data, DataLoader):
         return LoaderBatches(data, seed=seed, like=like, where=where)
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset | tuple | list):
         return LoaderBatches(_loader(where, data, batch_size), seed=seed, like=like, where=where)
     if callable(data):
         return DrawnBatches(data, batch_size=batch_size, seed=seed, like=like, where=where)
     expected = "(inputs, targets), (inputs, targets, context), a Dataset, a DataLoader or a function draw(generator)"
     invalid_type(where, expected, data, "Try (inputs, targets): two tensors or arrays with a row for each sample.")
+
+
+def _samples(data: Sequence[Any]) -> bool:
+    """Whether these are samples of two parts or three each, and not the parts themselves, of which there are so few."""
+    return len(data) > 3 and all(isinstance(sample, tuple | list) and len(sample) in (2, 3) for sample in data)
 
 
 def _loader(where: str, data: Any, batch_size: int | None) -> DataLoader[Any]:

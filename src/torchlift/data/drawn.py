@@ -13,7 +13,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batch, Batches
 from torchlift.data.read import read_batch
 from torchlift.data.streams import Stream, epoch_generator, epoch_seed, permutation
-from torchlift.data.tensors import clip_size, parts, take
+from torchlift.data.tensors import batches_per_epoch, clip_size, parts, take
 
 Draw: TypeAlias = Callable[[torch.Generator], tuple[Any, ...]]
 
@@ -52,7 +52,7 @@ class DrawnBatches(Batches):
         self.samples = len(self._first.y)
         self.shuffled = batch_size is not None
         self.batch_size = clip_size(batch_size, self.samples)
-        self.per_epoch = -(-self.samples // self.batch_size)
+        self.per_epoch = batches_per_epoch(self.samples, self.batch_size)
 
     def batch(self, count: int) -> Batch:
         epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)

@@ -41,7 +41,7 @@ class TensorBatches(Batches):
         self.samples = len(self.all.y)
         self.shuffled = batch_size is not None
         self.batch_size = clip_size(batch_size, self.samples)
-        self.per_epoch = -(-self.samples // self.batch_size)
+        self.per_epoch = batches_per_epoch(self.samples, self.batch_size)
         self.seed = check_size("seed", seed, minimum=0)
         self._order: tuple[int, Tensor] | None = None
 
@@ -53,7 +53,7 @@ class TensorBatches(Batches):
 
     def indices(self, count: int) -> Tensor:
         epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
-        return self._order_of(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        return places(self._order_of(epoch), position, self.batch_size)
 
     def ordered(self, size: int | None = None) -> Iterator[Batch]:
         return parts(self.all, clip_size(size, self.batch_size if size is None else self.samples))
@@ -72,9 +72,20 @@ def clip_size(size: int | None, most: int) -> int:
     return most if size is None else min(check_size("batch_size", size), most)
 
 
+def batches_per_epoch(samples: int, size: int) -> int:
+    """One sample that is left over joins the last batch: normalisation over a batch needs two or more."""
+    return -(-samples // size) - (samples > size and samples % size == 1)
+
+
+def places(order: Tensor, position: int, size: int) -> Tensor:
+    """Those of batch number `position` of an epoch in this order."""
+    end = (position + 1) * size
+    return order[position * size : end + (size > 1 and len(order) - end == 1)]
+
+
 def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
     """The samples of batch number `position` of an epoch in this order."""
-    chosen = order[position * size : (position + 1) * size]
+    chosen = places(order, position, size)
     context = data.context
     if context is not None:
         context = map_context(context, lambda tensor: tensor.index_select(0, chosen))

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -23,7 +24,7 @@ from torchlift.core.errors import DataError, invalid_type, invalid_value, messag
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, hold_out, scale_warning
-from torchlift.functions.losses import Loss, LossLike, SquaredError, as_loss
+from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
@@ -48,6 +49,9 @@ from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
 
 HISTORY = "history.jsonl"
+
+#: Outputs whose sums over the classes differ by no more than this from 1 are probabilities.
+PROBABILITY = 1e-4
 
 
 def train(
@@ -155,6 +159,7 @@ def train(
         if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], mesh)
+    _warn_of_probabilities(network, loss, batches[0], mesh)
     check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
     config = configuration(network, phases, batches, settings, options)
     alike = {**config, "folder": folder is not None, "resume": resume}
@@ -219,6 +224,9 @@ def _options(options: object) -> TrainOptions:
 def _check_network(network: object) -> None:
     if not isinstance(network, nn.Module):
         invalid_type("train network", "an nn.Module", network)
+    if isinstance(network, torch.jit.ScriptModule):
+        hint = "Train the module that it was made of, and script that afterwards."
+        invalid_type("train network", "a module whose layers can be looked at", network, hint)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         invalid_value("train network", "parameters to train", "none that require gradients")
 
@@ -247,6 +255,18 @@ def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
         sentence = scale_warning(batch, "train data")
         if sentence is not None:
             warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
+
+
+def _warn_of_probabilities(network: nn.Module, loss: Loss, batches: Batches, mesh: Mesh) -> None:
+    """Cross-entropy takes the softmax itself: of probabilities it would be taken twice, which trains badly."""
+    if not mesh.first or not isinstance(loss, CrossEntropy):
+        return
+    batch = next(batches.ordered(8))
+    output = example_output("train", network, batch)
+    if bool((output >= 0).all()) and bool(((output.sum(1) - 1).abs() < PROBABILITY).all()):
+        hint = "Leave the softmax at its end away, or put a LogSoftmax in its place."
+        expected, got = "logits, whose softmax the loss takes itself", "probabilities, which sum to 1"
+        warnings.warn(message("train network", expected, got, hint), stacklevel=4)
 
 
 def _endless(count: int) -> float:
@@ -336,6 +356,7 @@ def _start(
     """The weights as the phase asks for; a later one goes on with those that it finds unless it names a method."""
     if not first and phase.weights is None:
         return None
+    network = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for every probe
     if mesh.size == 1:
         return start_weights(network, phase, batches, loss, seed, options, total)
     # rank 0 decides: times and rounding differ between processes

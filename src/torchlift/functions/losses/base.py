@@ -84,6 +84,8 @@ class Loss(ABC):
             hint = "The target has the shape of the network's output."
             if x.numel() == math.prod(prediction_shape):
                 hint += f" Try targets.reshape({', '.join(map(str, (-1, *prediction_shape[1:])))})."
+            elif values and x.ndim == 1 and x.is_floating_point() and bool((x == x.round()).all()):
+                hint = "Labels are whole numbers: try targets.long()."
             invalid_value("target", f"shape {tuple(prediction_shape)}", tuple(x.shape), hint)
         if values:
             check_finite("target", x)
