@@ -125,13 +125,16 @@ def _experiments(records: Mapping[str, Any]) -> list[Any]:
 
 
 def _task(record: Mapping[str, Any]) -> str:
-    count = len(record["configuration"]["seeds"])
-    return f"{record['name']}, {count} seed{'s' if count > 1 else ''}"
+    seeds = record["configuration"]["seeds"]
+    if seeds[0] > 0:  # beside a record of the seeds before
+        return f"{record['name']}, seeds {' and '.join(map(str, seeds))}"
+    return f"{record['name']}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
 
 
 def _heading(record: Mapping[str, Any]) -> str:
-    asked = record["configuration"].get("steps asked for")
-    return record["title"] + ("" if asked is None else f", {asked:,} steps")
+    asked, seed = (record["configuration"].get(name) for name in ("steps asked for", "seed"))
+    steps = "" if asked is None else f", {asked:,} steps"
+    return record["title"] + steps + (f", from seed {seed} on" if seed else "")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -147,8 +150,9 @@ def take_over(folder: Path) -> Path:
     from torchlift.report.records import Curves, Table, load_record
 
     record = load_record(folder)
-    asked = record.configuration.get("steps asked for")
-    file = RECORDS / f"{record.name}{'' if asked is None else f'-{asked}-steps'}.json"
+    asked, seed = (record.configuration.get(name) for name in ("steps asked for", "seed"))
+    name = record.name + ("" if asked is None else f"-{asked}-steps") + (f"-seed-{seed}" if seed else "")
+    file = RECORDS / f"{name}.json"
     content = {name: getattr(record, name) for name in KEPT}
     content["claims"] = [vars(claim) for claim in record.claims]
     tables = [figure for figure in record.figures if isinstance(figure, Table)]
