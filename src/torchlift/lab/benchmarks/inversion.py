@@ -134,16 +134,12 @@ def contestants(scale: Scale, warm: bool) -> list[Contestant]:
 
 def lbfgs(sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0) -> Tensor:
     """The objective of `adam` by torch's own L-BFGS with its line search, the images clamped to [0, 1] in the loss."""
-    module = sample.network.to_sequential().requires_grad_(False)
-    x0 = torch.zeros_like(sample.x) if start is None else start
-    x = x0.clamp(0, 1).requires_grad_()
+    x, value = _on_modules(sample, weight, start, anchor)
     optimiser = torch.optim.LBFGS([x], max_iter=steps, max_eval=steps, line_search_fn="strong_wolfe", history_size=10)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        image = x.clamp(0, 1)
-        loss = 0.5 * (module(image) - sample.y).square().sum() + weight * _smooth_variation(image, 1e-3)
-        loss = loss + 0.5 * anchor * (image - x0).square().sum()
+        loss = value(x.clamp(0, 1))
         loss.backward()
         return loss
 
@@ -162,33 +158,36 @@ def objective(sample: Sample, x: Tensor, weight: float, anchor: float, start: Te
 
 
 def adam(
-    sample: Sample,
-    weight: float,
-    steps: int,
-    start: Tensor | None = None,
-    anchor: float = 0.0,
-    learning_rate: float = 0.05,
-    smoothing: float = 1e-3,
+    sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0, rate: float = 0.05
 ) -> Tensor:
     """½‖N(x) − y‖² + ρ TV_ε(x) + λ/2 ‖x − x₀‖² by torch's own Adam on torch's own modules, clamped to [0, 1].
 
     Nothing but one forward and one backward pass per step: what everything else is timed against.
     """
-    module = sample.network.to_sequential().requires_grad_(False)
-    x0 = torch.zeros_like(sample.x) if start is None else start
-    x = x0.clamp(0, 1).requires_grad_()
-    optimiser = torch.optim.Adam([x], lr=learning_rate)
+    x, value = _on_modules(sample, weight, start, anchor)
+    optimiser = torch.optim.Adam([x], lr=rate)
     with torch.enable_grad():
         for _ in range(steps):
-            loss = 0.5 * (module(x) - sample.y).square().sum() + weight * _smooth_variation(x, smoothing)
-            if anchor:
-                loss = loss + 0.5 * anchor * (x - x0).square().sum()
             optimiser.zero_grad()
-            loss.backward()
+            value(x).backward()
             optimiser.step()
             with torch.no_grad():
                 x.clamp_(0, 1)
     return x.detach()
+
+
+def _on_modules(
+    sample: Sample, weight: float, start: Tensor | None, anchor: float
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Where x begins, and the objective of `adam` with ε = 10⁻³."""
+    module = sample.network.to_sequential().requires_grad_(False)
+    x0 = torch.zeros_like(sample.x) if start is None else start
+
+    def value(x: Tensor) -> Tensor:
+        loss = 0.5 * (module(x) - sample.y).square().sum() + weight * _smooth_variation(x, 1e-3)
+        return loss + 0.5 * anchor * (x - x0).square().sum() if anchor else loss
+
+    return x0.clamp(0, 1).requires_grad_(), value
 
 
 def _smooth_variation(x: Tensor, epsilon: float) -> Tensor:

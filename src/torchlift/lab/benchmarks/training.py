@@ -22,6 +22,9 @@ from torchlift.training.metrics import METRICS
 Build = Callable[[int], Network]
 """Seed ↦ network."""
 
+#: The seed of its own on which settings are chosen.
+CHOOSING = 1000
+
 
 @dataclass(frozen=True)
 class Data:
@@ -147,12 +150,12 @@ def choose(case: Case, progress: Callable[[str], None]) -> Contestant | None:
     """The setting of back-propagation that is best on the held-out data of a seed of its own."""
     if len(case.others) <= 1:
         return next(iter(case.others), None)
-    data = case.data(1000)
+    data = case.data(CHOOSING)
     larger = METRICS[case.metric].larger_is_better
     scores: dict[str, float] = {}
     for each in case.others:
         progress(f"{case.name}: choosing, {each.name}")
-        network, _, _ = run(case, each, data, 1000)
+        network, _, _ = run(case, each, data, CHOOSING)
         scores[each.name] = quality(case, network, data.choice)
     best = (max if larger else min)(scores, key=lambda name: scores[name])
     return next(each for each in case.others if each.name == best)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchlift.data import TASKS, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, SquaredError
-from torchlift.lab.benchmarks.training import Case, Contestant, Data, rivals
+from torchlift.lab.benchmarks.training import CHOOSING, Case, Contestant, Data, rivals
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import LISTA, MLP, Network, PrimalDual, ResNet
 from torchlift.operators import Dense, Identity, dct_matrix
@@ -64,12 +64,12 @@ def _digits(full: bool) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (pairs[0], pairs[1]) if full else ((pairs[0][0][:600], pairs[0][1][:600]), pairs[1])
 
 
-def _classification(full: bool, seed: int) -> Data:
-    """Choices (seed 1000) are made on a sixth of the training data, which is then not trained on."""
+def classification(full: bool, seed: int) -> Data:
+    """Choices are made on a sixth of the training data, which is then not trained on."""
     (y, x), report = _digits(full)
     kept = len(y) * 5 // 6
     choice = (y[kept:], x[kept:])
-    return Data((y[:kept], x[:kept]) if seed >= 1000 else (y, x), choice, report)
+    return Data((y[:kept], x[:kept]) if seed >= CHOOSING else (y, x), choice, report)
 
 
 def _digit_case(
@@ -83,7 +83,7 @@ def _digit_case(
         for each in rivals(make, rates if scale.full else rates[:1], (batch,))
     ]
     ours = Contestant("lifted", partial(_mlp, widths, activation, None), {"batch_size": batch})
-    data = partial(_classification, scale.full)
+    data = partial(classification, scale.full)
     return Case(name, data, "accuracy", scale.epochs(epochs), [ours], others, target, CrossEntropy())
 
 
@@ -317,7 +317,7 @@ def resnet(scale: Scale) -> list[Case]:
     def build(seed: int) -> Network:
         return ResNet(PIXELS, [128] * 8, 10, generator=torch.Generator().manual_seed(seed))
 
-    data = partial(_classification, scale.full)
+    data = partial(classification, scale.full)
     ours = [Contestant("lifted", build, {"batch_size": 200})]
     others = rivals(build, (1e-3, 3e-3) if scale.full else (1e-3,), (200,))
     return [Case("ResNet 8 × 128, 3 epochs", data, "accuracy", scale.epochs(3), ours, others, None, CrossEntropy())]
