@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.data import TASKS, load_digits, load_mnist
-from torchlift.functions.losses import CrossEntropy, SquaredError
+from torchlift.functions.losses import CrossEntropy
 from torchlift.lab.benchmarks.training import CHOOSING, Case, Contestant, Data, rivals
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import LISTA, MLP, Network, PrimalDual, ResNet
@@ -233,17 +233,22 @@ def two_rates(
     return torch.optim.Adam([group for group in groups if group["params"]], fused=fused)
 
 
-def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[float, float]]) -> list[Contestant]:
-    """Back-propagation with Adam, by rates of matrices and of numbers."""
+def _unrolled_case(
+    scale: Scale, name: str, data: Callable[[int], Data], build: Callable[[int], Network], seconds: float,
+    rates: Sequence[tuple[float, float]], target: float, metric: str = "psnr",
+) -> Case:  # fmt: skip
+    """Ours against back-propagation with Adam, by rates of matrices and of numbers."""
 
     def options(pair: tuple[float, float], fused: bool) -> dict[str, Any]:
         solver = BackPropagation(partial(two_rates, *pair, fused=fused), "cosine")
         return {"lifting": Conventional(), "solver": solver, "batch_size": 50}
 
-    return [
+    ours = [Contestant("lifted", build, {"batch_size": 50})]
+    others = [
         Contestant(f"Adam {pair[0]:g} and {pair[1]:g}", build, options(pair, True), options(pair, False))
-        for pair in rates
+        for pair in (rates if scale.full else rates[:1])
     ]
+    return Case(name, data, metric, scale.time(seconds), ours, others, target, select=True)
 
 
 def _redrawn(full: bool, task: str, seed: int) -> Data:
@@ -256,29 +261,26 @@ def unrolled(scale: Scale) -> list[Case]:
         "LISTA": (_lista, {"denoising": 23.4, "deblurring": 25.3, "inpainting": 24.5}),
         "PrimalDual": (_primal_dual, {"denoising": 26.5, "deblurring": 28.3, "inpainting": 26.0}),
     }
-    found = []
-    for kind, (make, targets) in goals.items():
-        for task, target in targets.items():
-            build = partial(make, task)
-            ours = [Contestant("lifted", build, {"batch_size": 50})]
-            others = _unrolled_rivals(build, RATES if scale.full else RATES[:1])
-            data = partial(restored, scale.full, task, False)
-            name = f"{kind}, {task}, 8 s"
-            found.append(Case(name, data, "psnr", scale.time(8.0), ours, others, target, select=True))
-    return found
+    return [
+        _unrolled_case(
+            scale, f"{kind}, {task}, 8 s", partial(restored, scale.full, task, False), partial(make, task), 8.0, RATES,
+            target,
+        )
+        for kind, (make, targets) in goals.items()
+        for task, target in targets.items()
+    ]  # fmt: skip
 
 
 def redrawn(scale: Scale) -> list[Case]:
     """Primal-dual networks with new noise and masks in every epoch."""
-    found = []
-    for task, target in {"denoising": 27.0, "deblurring": 28.6, "inpainting": 27.0}.items():
-        build = partial(_primal_dual, task)
-        ours = [Contestant("lifted", build, {"batch_size": 50})]
-        others = _unrolled_rivals(build, RATES[:1])  # one setting only: a run takes half a minute
-        data = partial(_redrawn, scale.full, task)
-        name = f"PrimalDual, {task}, redrawn, 30 s"
-        found.append(Case(name, data, "psnr", scale.time(30.0), ours, others, target, select=True))
-    return found
+    targets = {"denoising": 27.0, "deblurring": 28.6, "inpainting": 27.0}
+    return [
+        _unrolled_case(
+            scale, f"PrimalDual, {task}, redrawn, 30 s", partial(_redrawn, scale.full, task),
+            partial(_primal_dual, task), 30.0, RATES[:1], target,  # one setting only: a run takes half a minute
+        )
+        for task, target in targets.items()
+    ]  # fmt: skip
 
 
 def sensing(scale: Scale) -> list[Case]:
@@ -296,11 +298,8 @@ def sensing(scale: Scale) -> list[Case]:
         identity = Identity((columns,))
         return LISTA(Dense(matrix), identity, 10, form="coupled", threshold=0.1, learnable=("coupling", "threshold"))
 
-    ours = [Contestant("lifted", build, {"batch_size": 50})]
     rates = [(4e-3, 1e-1), (2e-3, 1e-1), (8e-3, 1e-1), (4e-3, 3e-2)]
-    others = _unrolled_rivals(build, rates if scale.full else rates[:1])
-    name = f"coupled LISTA, {rows} × {columns}, 30 s"
-    return [Case(name, data, "nmse", scale.time(30.0), ours, others, -19.0, SquaredError(), select=True)]
+    return [_unrolled_case(scale, f"coupled LISTA, {rows} × {columns}, 30 s", data, build, 30.0, rates, -19.0, "nmse")]
 
 
 def _codes(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torchlift.lab.problem import LAYERS, SIDE, WATCHED, Images, load_images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
 from torchlift.lab.reproduction.restoration import SHOWN, Outcome, conventional, pictures, trained
-from torchlift.lab.trajectory import series
+from torchlift.lab.trajectory import both_splits
 from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
 
 #: The paper does not say on which task it swept; denoising is the one that both settings share.
@@ -56,7 +56,13 @@ class ConventionalSweep(Experiment):
         work.expect(1 + len(keys))
         images = load_images(TASK, size.training, size.validation, work.seed, device=work.device)
         read = reader(work, min(size.training, WATCHED), size.validation)
-        parts = {key: _train(work, images, read, size, key) for key in keys}
+        parts = {
+            (threshold, rate): trained(
+                work, f"threshold {threshold:g}, learning rate {rate:g}", images, read, threshold, size.steps,
+                size.every, partial(conventional, images=images, rate=rate),
+            )
+            for threshold, rate in keys
+        }  # fmt: skip
         outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
         return ExperimentResult(
             _summary(outcomes),
@@ -69,15 +75,6 @@ class ConventionalSweep(Experiment):
                 "classifier": read.record(),
             },
         )  # fmt: skip
-
-
-def _label(key: Key) -> str:
-    return f"threshold {key[0]:g}, learning rate {key[1]:g}"
-
-
-def _train(work: Work, images: Images, read: Reader, size: Size, key: Key) -> Part:
-    make = partial(conventional, images=images, rate=key[1])
-    return trained(work, _label(key), images, read, key[0], size.steps, size.every, make)
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -142,10 +139,12 @@ def _summary(outcomes: Mapping[Key, Outcome]) -> str:
 
 
 def figures(outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Figure]:
+    thresholds = {f"threshold {key[0]:g}": outcome for key, outcome in outcomes.items() if key[1] == BEST_RATE}
+    rates = {f"rate {key[1]:g}": outcome for key, outcome in outcomes.items() if key[0] == WORKING}
     return [
         _table(outcomes, images, read),
-        _by_threshold(outcomes),
-        _by_rate(outcomes),
+        _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", thresholds),
+        _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", rates),
         _pictures(parts, images),
     ]
 
@@ -165,28 +164,8 @@ def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Tab
     return Table("results", "All thresholds and learning rates", columns, rows, formats, note=note)
 
 
-def _by_threshold(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"threshold {key[0]:g}": outcome for key, outcome in outcomes.items() if key[1] == BEST_RATE}
-    return _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", chosen)
-
-
-def _by_rate(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"rate {key[1]:g}": outcome for key, outcome in outcomes.items() if key[0] == WORKING}
-    return _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", chosen)
-
-
 def _curves(name: str, title: str, chosen: Mapping[str, Outcome]) -> Curves:
-    drawn = [
-        series(
-            f"{label}, {split}",
-            outcome.steps,
-            outcome.column(f"{split} error"),
-            dashed=split == "training",
-            group=label,
-        )
-        for label, outcome in ((label, outcome.trajectory) for label, outcome in chosen.items())
-        for split in SPLITS
-    ]
+    drawn = [line for label, outcome in chosen.items() for line in both_splits(label, outcome.trajectory, "error")]
     return Curves(name, title, "steps", "mean squared error", drawn, y_log=True)
 
 

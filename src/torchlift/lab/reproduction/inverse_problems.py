@@ -27,7 +27,7 @@ from torchlift.lab.reproduction.restoration import (
     recommended,
     trained,
 )
-from torchlift.lab.trajectory import series
+from torchlift.lab.trajectory import both_splits, series
 from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
 
 THRESHOLDS = (0.2, 0.02)
@@ -429,12 +429,9 @@ def _curves(
     setting: str, measure: str, unit: str, log: bool, outcomes: Mapping[Key, Outcome], images: Images
 ) -> Curves:
     drawn = []
-    for key, outcome in outcomes.items():
-        if key[0] == setting:
-            name = f"{key[1]}, {key[2]:g}"
-            for split, dashed in (("training", True), ("validation", False)):
-                column = outcome.trajectory.column(f"{split} {measure}")
-                drawn.append(series(f"{name}, {split}", outcome.trajectory.steps, column, dashed=dashed, group=name))
+    for (chosen, method, threshold), outcome in outcomes.items():
+        if chosen == setting:
+            drawn += both_splits(f"{method}, {threshold:g}", outcome.trajectory, measure)
     last = max(outcome.trajectory.steps[-1] for key, outcome in outcomes.items() if key[0] == setting)
     error = float((images.validation_y - images.validation_x).square().mean())
     level = float(images.degraded.mean()) if measure == "psnr" else error

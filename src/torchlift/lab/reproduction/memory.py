@@ -99,17 +99,15 @@ class Memory(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
-        work.expect(len(plan.batches) + len(plan.depths) + len(plan.samples))
+        cells = [
+            *(("batch", batch, f"batch {batch}", ON_BATCHES, plan.depth, batch, batch) for batch in plan.batches),
+            *(("layers", depth, f"{depth} layers", ON_BATCHES, depth, plan.batch, plan.batch) for depth in plan.depths),
+            *(("samples", count, f"{count} samples", ALL, plan.depth, count, plan.batch) for count in plan.samples),
+        ]
+        work.expect(len(cells))
         bytes_by_axis: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
-        for batch in plan.batches:
-            make = partial(_measure, work.seed, ON_BATCHES, plan.depth, batch, batch)
-            _, bytes_by_axis["batch"][batch] = work.part(f"batch {batch}", make)
-        for depth in plan.depths:
-            make = partial(_measure, work.seed, ON_BATCHES, depth, plan.batch, plan.batch)
-            _, bytes_by_axis["layers"][depth] = work.part(f"{depth} layers", make)
-        for samples in plan.samples:
-            make = partial(_measure, work.seed, ALL, plan.depth, samples, plan.batch)
-            _, bytes_by_axis["samples"][samples] = work.part(f"{samples} samples", make)
+        for axis, place, name, *sizes in cells:
+            _, bytes_by_axis[axis][place] = work.part(name, partial(_measure, work.seed, *sizes))
         decidable = work.scale != "tiny"
         claims = [
             overhead(bytes_by_axis, decidable),

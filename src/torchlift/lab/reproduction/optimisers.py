@@ -23,7 +23,7 @@ from torchlift.lab.benchmarks.solvers import (
 from torchlift.lab.problem import LAYERS, MU, Images, build, load_images
 from torchlift.lab.reproduction.confidence import over_seeds
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.trajectory import Trajectory, follow, part_of, series, trajectory_of
+from torchlift.lab.trajectory import Trajectory, both_splits, follow, part_of, series, trajectory_of
 from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
 #: Measurements of sweeps.
@@ -214,11 +214,7 @@ def figures(trajectories: Mapping[str, Trajectory], noisy: float) -> list[Figure
         return [series(name, run.column(x), run.column(y)) for name, run in drawn.items()]
 
     longest = max(run.last["seconds"] for run in trajectories.values())
-    psnr = [
-        series(f"{name}, {split}", run.steps, run.column(f"{split} psnr"), dashed=split == "training", group=name)
-        for name, run in four.items()
-        for split in ("training", "validation")
-    ]
+    psnr = [line for name, run in four.items() for line in both_splits(name, run, "psnr")]
     return [
         _table(trajectories, noisy),
         Curves(
