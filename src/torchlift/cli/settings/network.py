@@ -301,10 +301,8 @@ def _dictionary(
     if name == "dct":
         one = dct_matrix(*shape[1:], dtype=dtype)
         matrix = torch.block_diag(*[one] * shape[0])  # each channel by itself
-    elif name == "identity":
-        matrix = torch.eye(pixels, dtype=dtype)
     else:
-        matrix = torch.linalg.qr(torch.randn(pixels, pixels, dtype=dtype)).Q
+        matrix = _basis(name, pixels, dtype)
     flat = Dense((factor * (matrix if analysis else matrix.T)).contiguous())
     return flat @ Reshape(shape, (pixels,)) if analysis else Reshape((pixels,), shape) @ flat
 
@@ -315,7 +313,7 @@ def _image(shape: Shape) -> tuple[int, int, int]:
 
 
 def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
-    """An orthonormal matrix for the rows or columns of an image."""
+    """An orthonormal matrix: for the rows or columns of an image, or for all of its pixels."""
     if name == "dct":
         return dct_matrix(1, size, dtype=dtype)
     if name == "identity":

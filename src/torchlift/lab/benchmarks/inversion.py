@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -352,8 +352,7 @@ def mean_error(values: Tensor) -> list[float]:
     return [float(values.mean()), spread]
 
 
-@dataclass(frozen=True, eq=False)
-class Other:
+class Other(NamedTuple):
     """Another network with random weights, and images to be found again."""
 
     network: Network

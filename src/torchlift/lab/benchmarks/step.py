@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,11 +55,6 @@ class StepTimes:
 
     def record(self) -> dict[str, Any]:
         return dict(vars(self))
-
-
-def rows(cases: Sequence[StepCase], repeats: int, seconds: float = SECONDS) -> Iterator[StepTimes]:
-    for case in cases:
-        yield measure(case, repeats, seconds)
 
 
 def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes:

@@ -81,29 +81,6 @@ class Case:
     goal: str = "value"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one contestant reached, one number per seed."""
-
-    case: str
-    name: str
-    lifted: bool
-    values: tuple[float, ...]
-    seconds: tuple[float, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def median(self) -> float:
-        return median(self.values)
-
-    @property
-    def spread(self) -> float:
-        return max(self.values) - min(self.values)
-
-    def record(self) -> dict[str, Any]:
-        return {**vars(self), "median": self.median, "spread": self.spread}
-
-
 def compare(
     case: Case, seeds: Sequence[int], progress: Callable[[str], None], *, repeats: int = 9, seconds: float = 4.0
 ) -> dict[str, Any]:
@@ -121,12 +98,13 @@ def compare(
         data = case.data(seed)
         for each, _ in contestants:
             progress(f"{case.name}: {each.name}, seed {seed}")
-            network, training, seconds = run(case, each, data, seed)
-            found[each.name].append((quality(case, network, data.report), seconds, training.steps))
-    outcomes = [
-        Outcome(case.name, each.name, lifted, *map(tuple, zip(*found[each.name], strict=True)))
-        for each, lifted in contestants
-    ]
+            network, training, taken = run(case, each, data, seed)
+            found[each.name].append((quality(case, network, data.report), taken, training.steps))
+    outcomes = []
+    for each, lifted in contestants:
+        values, times, steps = (list(column) for column in zip(*found[each.name], strict=True))
+        record = {"case": case.name, "name": each.name, "lifted": lifted, "values": values, "seconds": times}
+        outcomes.append(record | {"steps": steps, "median": median(values), "spread": max(values) - min(values)})
     ratios = {}
     if rival is not None:
         sides = {"ours": case.lifted[0], "rival": rival}
@@ -140,7 +118,7 @@ def compare(
         "target": case.target,
         "goal": case.goal,
         "seeds": list(seeds),
-        "outcomes": [outcome.record() for outcome in outcomes],
+        "outcomes": outcomes,
         "step time ratio": ratios.get("rival"),
         "step time ratio, usual": ratios.get("usual"),
     }

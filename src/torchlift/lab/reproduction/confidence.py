@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +21,7 @@ LEAST = 3
 FEW = {1: 12.706205, 2: 4.302653, 3: 3.182446}
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A mean and the borders of its interval of 95 %."""
 
     mean: float

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from torchlift.lab.problem import LAYERS, SIDE, WATCHED, Images, load_images
+from torchlift.lab.problem import LAYERS, SIDE, Images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, conventional, pictures, trained
+from torchlift.lab.reproduction.recognition import SPLITS, Reader
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, conventional, pictures, trained
 from torchlift.lab.trajectory import both_splits
 from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
 
@@ -21,21 +20,11 @@ RATES = (1e-3, 5e-4, 4e-4)
 BEST_RATE, WORKING = 5e-4, 0.02
 
 
-@dataclass(frozen=True)
-class Size:
-    """Images, steps, and steps between measurements."""
-
-    training: int
-    validation: int
-    steps: int
-    every: int
-
-
-TINY = Size(3, 3, 1, 1)
+TINY = Size(SIDE, 3, 3, 1, 1)
 # On two threads a step takes about 0.25 ms per image where the network is alive, 30 ms where it is silent: at
 # threshold 0.02 three runs of 1,000 images × 500 steps × 0.25 ms, at the others twelve of 500 × 30 ms; 375 s + 180 s.
-SMALL = Size(1000, 500, 500, 25)
-PAPER = Size(5000, 500, 50_000, 100)
+SMALL = Size(SIDE, 1000, 500, 500, 25)
+PAPER = Size(SIDE, 5000, 500, 50_000, 100)
 
 Key = tuple[float, float]
 """Threshold, learning rate."""
@@ -54,8 +43,7 @@ class ConventionalSweep(Experiment):
         size: Size = work.choose(TINY, SMALL, PAPER)
         keys = list(product(THRESHOLDS, RATES))
         work.expect(1 + len(keys))
-        images = load_images(TASK, size.training, size.validation, work.seed, device=work.device)
-        read = reader(work, min(size.training, WATCHED), size.validation)
+        images, read = size.images(work, TASK)[work.seed], size.reader(work)
         parts = {
             (threshold, rate): trained(
                 work, f"threshold {threshold:g}, learning rate {rate:g}", images, read, threshold, size.steps,

@@ -292,13 +292,12 @@ def _rates(studies: list[Study]) -> Curves:
 def _table(studies: list[Study]) -> Table:
     rows: list[list[Any]] = []
     for study in studies:
-        slope = study.slope
         finite = study.bound.isfinite()
         ratio = (study.distance / study.bound)[finite]
         rows.append(
             [
                 *(study.activation, study.source, study.distance.numel(), study.vacuous, study.violations),
-                *(float(ratio.max()) if len(ratio) else None, slope.mean, slope.low, slope.high),
+                *(float(ratio.max()) if len(ratio) else None, *study.slope),
             ]
         )
     columns = ["activation", "source on", "cases × levels", "infinite bounds", "violations"]

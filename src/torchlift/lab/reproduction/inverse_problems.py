@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import fmean as mean
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from torchlift.data import psnr
-from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build, load_images
+from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
+from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     SHOWN,
     Outcome,
+    Size,
     conventional,
     lifted_bregman,
     pictures,
@@ -43,33 +44,11 @@ BATCH = 50
 PUBLISHED_STEPS = 50_000
 
 
-@dataclass(frozen=True)
-class Size:
-    """How large.
-
-    Arguments:
-        side: pixels in a row of an image; the network is as wide as an image.
-        training, validation: images.
-        steps: on all images at once, in the published settings.
-        batch_steps: on batches, in the recommended settings.
-        every: steps between measurements.
-        seeds: how many times all of it is done.
-    """
-
-    side: int
-    training: int
-    validation: int
-    steps: int
-    batch_steps: int
-    every: int
-    seeds: int
-
-
-TINY = Size(14, 4, 4, 2, 2, 1, 2)
+TINY = Size(14, 4, 4, 2, 1, seeds=2, batch_steps=2)
 # Half the resolution and a quarter of the images: as many images per unit as in the paper. With fewer images than
 # units each layer would interpolate. On one thread a step takes 0.05 s lifted and 0.035 s conventional.
-SMALL = Size(14, 1250, 500, 2000, 1000, 100, 3)
-PAPER = Size(28, 5000, 500, PUBLISHED_STEPS, 1000, 100, 1)
+SMALL = Size(14, 1250, 500, 2000, 100, seeds=3, batch_steps=1000)
+PAPER = Size(28, 5000, 500, PUBLISHED_STEPS, 100, batch_steps=1000)
 
 
 Key = tuple[str, str, float]
@@ -96,27 +75,23 @@ class InverseProblem(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         size = self.size(work)
-        seeds = range(work.seed, work.seed + size.seeds)
         work.expect(1 + len(KEYS) * size.seeds)
-        read = reader(work, min(size.training, WATCHED), size.validation, size.side)
-        images = {
-            seed: load_images(self.task, size.training, size.validation, seed, size.side, work.device) for seed in seeds
-        }
-        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in seeds for key in KEYS}
-        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in seeds] for key in KEYS}
+        read, images = size.reader(work), size.images(work, self.task)
+        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in images for key in KEYS}
+        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in images] for key in KEYS}
         first = images[work.seed]
         degraded = [each.degraded.cpu() for each in images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
             claims(outcomes, degraded, read.bar("validation"), work.scale == "tiny", self.fits),
             figures(self.task, outcomes, {key: parts[key, work.seed] for key in KEYS}, first, read),
-            self._configuration(size, seeds, read),
+            self._configuration(size, list(images), read),
         )
 
     def size(self, work: Work) -> Size:
         """Of the scale, with the numbers of steps and seeds that were asked for."""
         size: Size = work.choose(TINY, replace(SMALL, steps=int(SMALL.steps * self.slower)), PAPER)
-        return replace(size, steps=work.steps or size.steps, seeds=work.seeds or size.seeds)
+        return size.asked(work)
 
     def _train(self, work: Work, images: Images, read: Reader, size: Size, key: Key, seed: int) -> Part:
         setting, method, threshold = key
@@ -132,7 +107,7 @@ class InverseProblem(Experiment):
             make = partial(recommended, images=images, steps=steps, seed=seed, back_propagation=back, **options)
         return trained(work, name, images, read, threshold, steps, size.every, make, seed)
 
-    def _configuration(self, size: Size, seeds: range, read: Reader) -> Mapping[str, Any]:
+    def _configuration(self, size: Size, seeds: Sequence[int], read: Reader) -> Mapping[str, Any]:
         return {
             "task": self.task, "network": f"{LAYERS} hidden layers of {size.side**2} units", "mu": MU,
             "thresholds": list(THRESHOLDS), "pixels": f"{size.side} × {size.side}", "images": size.training,

@@ -314,8 +314,7 @@ def _table(levels: list[Level]) -> Table:
             rows.append(
                 [
                     *(level.loss, method, weights.get("weight"), weights.get("anchor")),
-                    *(quality.mean, quality.low, quality.high, gain.mean, gain.low, gain.high),
-                    *(structure.mean, structure.low, structure.high, float(level.misfit[method].mean())),
+                    *(*quality, *gain, *structure, float(level.misfit[method].mean())),
                 ]
             )
     columns = ["training loss", "method", "weight", "anchor"]
@@ -336,24 +335,13 @@ def _table(levels: list[Level]) -> Table:
 def _curves(levels: list[Level]) -> list[Figure]:
     losses = [level.loss for level in levels]
     figures: list[Figure] = []
-    for name, label, values in (("psnr", "PSNR (dB)", "psnr"), ("ssim", "SSIM", "ssim")):
+    for name, label in (("psnr", "PSNR (dB)"), ("ssim", "SSIM")):
         series = []
         for method in METHODS:
-            intervals = [confidence(getattr(level, values)[method]) for level in levels]
-            low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
-            series.append(
-                Series(
-                    method,
-                    losses,
-                    [interval.mean for interval in intervals],
-                    low,
-                    high,
-                    dashed=method in (DECODER, CLAMPED),
-                )
-            )
-        figures.append(
-            Curves(f"{name}-by-loss", f"{label} by training loss", "training loss", label, series, x_log=True)
-        )
+            mean, low, high = zip(*(confidence(getattr(level, name)[method]) for level in levels), strict=True)
+            series.append(Series(method, losses, mean, low, high, dashed=method in (DECODER, CLAMPED)))
+        title = f"{label} by training loss"
+        figures.append(Curves(f"{name}-by-loss", title, "training loss", label, series, x_log=True))
     return figures
 
 

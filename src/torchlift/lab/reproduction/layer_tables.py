@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from torchlift.lab.benchmarks.layers import DEPTHS, MU, SIZES, THRESHOLD, Evaluations
+from torchlift.lab.benchmarks.layers import DEPTHS, MU, SIZES, THRESHOLD, Evaluations, cells
 from torchlift.lab.benchmarks.measure import interleaved
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
@@ -65,15 +65,10 @@ class LayerTable(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Sizes = work.choose(TINY, SMALL, PAPER)
-        cells = [
-            (width, batch, layers)
-            for width, batch in plan.sizes
-            for layers in plan.depths
-            if 6.0 * layers * batch * width**2 <= plan.limit
-        ]
-        work.expect(len(cells))
+        chosen = list(cells(plan.sizes, plan.depths, plan.limit))
+        work.expect(len(chosen))
         rows: list[dict[str, Any]] = []
-        for width, batch, layers in cells:
+        for width, batch, layers in chosen:
             cell = {"width": width, "batch": batch, "layers": layers}
             _, row = work.part(_cell_name(cell), partial(self.measure, plan, cell, work))
             rows.append(dict(row))

@@ -85,7 +85,7 @@ def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: Non
         "rounds": rounds,
         "seconds": time.monotonic() - begin,
         "memory": {"growth": growth(watched), "samples": watched},
-        "disturbances": [event.record() for event in events],
+        "disturbances": [asdict(event) for event in events],
         "claims": [asdict(claim) for claim in claims],
         "passed": all(claim.passed is not False for claim in claims),
     }
