@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import median_high
 from typing import Any, NamedTuple
 
 import torch
@@ -261,7 +262,7 @@ def compare(
             begin = time.process_time()
             images[each.name] = each.run(ours, weight, anchor)
             seconds[each.name].append(time.process_time() - begin)
-    times = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+    times = {name: median_high(values) for name, values in seconds.items()}
     say("default: time to the others' objectives")
     path = descent(next(each for each in field if each.name == "default"), ours, weight, anchor)
     cells = [

@@ -34,6 +34,11 @@ class Interval(NamedTuple):
             return True
         return None if self.low <= limit <= self.high else False  # not a number is above nothing
 
+    def at_most(self, limit: float) -> bool | None:
+        """The contrary of `above`."""
+        above = self.above(limit)
+        return None if above is None else not above
+
     def text(self, form: str = ".2f") -> str:
         return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
 

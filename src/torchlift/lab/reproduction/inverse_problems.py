@@ -275,7 +275,7 @@ def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], step
         "training validates no worse than lifted Bregman training.",
         f"conventional {_best(plain)}; lifted {_best(lifted)}; lifted − conventional {mean(gaps):+.2f} dB"
         + ("" if margin is None else f", {_gain(margin)}"),
-        None if tiny else gaps[0] <= 0 if margin is None else _negated(margin.above(0)),
+        None if tiny else gaps[0] <= 0 if margin is None else margin.at_most(0),
         "torchlift",
     )
 
@@ -295,10 +295,6 @@ def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny:
         None if tiny else every([better, seconds[0] < seconds[1]]),
         "torchlift",
     )
-
-
-def _negated(verdict: bool | None) -> bool | None:
-    return None if verdict is None else not verdict
 
 
 def _differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> list[Tensor]:
