@@ -31,6 +31,7 @@ from torchlift.core.errors import TorchliftError
 from torchlift.core.files import read_json, unlinked
 from torchlift.data import TensorBatches, load_digits, psnr
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER
 from torchlift.lab.benchmarks.training import CHOOSING, Data
 from torchlift.lab.benchmarks.training_cases import classification, restored
 from torchlift.liftings import Conventional
@@ -96,7 +97,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
         classify("mnist 30 × 64, 1 epoch", partial(_mlp, [784, *[64] * 30, 10], ReLU()), epochs=1),
         classify("mnist 10 × 600, 1 epoch", partial(_mlp, [784, *[600] * 10, 10], ReLU()), epochs=1),
         classify("mnist ResNet 8 × 128, 1 epoch", lambda: ResNet(784, [128] * 8, 10).to_sequential(), epochs=1),
-        Case("deep autoencoder, 10 s", partial(_mlp, [784, 500, 250, 30, 250, 500, 784], Tanh()),
+        Case("deep autoencoder, 10 s", partial(_mlp, AUTOENCODER, Tanh()),
              partial(_reproduced, tiny), "error", seconds=10.0, batch_size=50),
     ]  # fmt: skip
     for task in ("denoising", "deblurring", "inpainting"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -221,6 +222,11 @@ class Grid:
     rows: Sequence[tuple[str, int]]
     columns: Sequence[tuple[str, int]]
     cells: Sequence[tuple[int, int, str]]
+
+
+def borders(parts: Sequence[tuple[str, int]]) -> list[float]:
+    """Where the drawn rows or columns of a grid begin; fourth roots keep small blocks visible beside large ones."""
+    return [0.0, *accumulate(max(size, 1) ** 0.25 for _, size in parts)]
 
 
 @dataclass(frozen=True)

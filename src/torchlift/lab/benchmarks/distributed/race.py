@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torchlift.data import Batches, as_batches, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.lab.benchmarks.distributed.methods import pipeline
 from torchlift.lab.benchmarks.distributed.world import launch
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER, dense
 from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over
 from torchlift.training import BackPropagation, SweepDescent, TrainMethod, Work
 from torchlift.training.recording import lsuv_of_module
@@ -73,7 +73,7 @@ def mnist(epochs: float = 10.0) -> Task:
     y = train.images.flatten(1)
 
     def network() -> nn.Sequential:
-        chain = dense([784, *[600] * 10, 10], nn.ReLU)
+        chain = seeded([784, *[600] * 10, 10], nn.ReLU)
         lsuv_of_module(chain, y[:500])
         return chain
 
@@ -86,25 +86,24 @@ def autoencoder(epochs: float = 26.0) -> Task:
     """784-500-250-30-250-500-784 with tanh on the bundled digits, batch 128."""
     y, test = (load_digits(split).images.flatten(1) for split in ("train", "test"))
     y = y[: len(y) - len(y) % 128]
-    network = partial(dense, [784, 500, 250, 30, 250, 500, 784], nn.Tanh)
+    network = partial(seeded, AUTOENCODER, nn.Tanh)
     return Task(network, (y, y), (test, test), SquaredError(), 128, epochs, labels=False)
 
 
 def tiny(epochs: float = 1.0) -> Task:
     """Three small layers, to see that everything runs."""
     y = torch.rand(64, 6, generator=torch.Generator().manual_seed(1))
-    return Task(partial(dense, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
+    return Task(partial(seeded, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
 
 
 TASKS: Mapping[str, Callable[..., Task]] = {"mnist": mnist, "autoencoder": autoencoder, "tiny": tiny}
 
 
-def dense(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
-    """A chain of dense layers with torch's start."""
+def seeded(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    """A chain of dense layers with torch's start, the same whenever it is asked for."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), activation())]
-    return nn.Sequential(*layers[:-1])
+        return dense(sizes, activation)
 
 
 # -- contestants ------------------------------------------------------------------------------------------------------
