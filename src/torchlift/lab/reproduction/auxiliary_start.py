@@ -113,16 +113,11 @@ def _table(outcomes: Outcomes, read: Reader) -> Table:
         for start, runs in outcomes.items()
         for run in runs
     ]  # fmt: skip
-    columns = (
-        "z begins as",
-        "steps",
-        "PSNR training (dB)",
-        "PSNR validation (dB)",
-        "read, validation (%)",
-        "objective",
-    )
-    formats = ("", "", ".2f", ".2f", ".1f", ".3g")
-    return Table("results", "Every seed", columns, rows, formats, note=read.note)
+    columns = {
+        "z begins as": "", "steps": "", "PSNR training (dB)": ".2f", "PSNR validation (dB)": ".2f",
+        "read, validation (%)": ".1f", "objective": ".3g",
+    }  # fmt: skip
+    return Table.of("results", "Every seed", columns, rows, read.note)
 
 
 def _curves(outcomes: Outcomes) -> Curves:

@@ -138,8 +138,11 @@ def figures(outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: 
 
 
 def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Table:
-    columns = ("threshold", "learning rate", "training error", "PSNR training (dB)", "PSNR validation (dB)",
-               "read, training (%)", "read, validation (%)", "recognisable", "remark")  # fmt: skip
+    columns = {
+        "threshold": "", "learning rate": "", "training error": ".3g", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "read, training (%)": ".1f", "read, validation (%)": ".1f", "recognisable": "",
+        "remark": "",
+    }  # fmt: skip
     rows: list[list[Cell]] = []
     for (threshold, rate), outcome in outcomes.items():
         last = outcome.trajectory.last
@@ -148,8 +151,7 @@ def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Tab
             *(100 * outcome.accuracy[split] for split in SPLITS), outcome.readable, outcome.remark,
         ])  # fmt: skip
     note = f"The noisy validation images have {float(images.degraded.mean()):.2f} dB. {read.note}"
-    formats = ("", "", ".3g", ".2f", ".2f", ".1f", ".1f", "", "")
-    return Table("results", "All thresholds and learning rates", columns, rows, formats, note=note)
+    return Table.of("results", "All thresholds and learning rates", columns, rows, note)
 
 
 def _curves(name: str, title: str, chosen: Mapping[str, Outcome]) -> Curves:

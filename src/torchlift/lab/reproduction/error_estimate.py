@@ -300,7 +300,6 @@ def _table(studies: list[Study]) -> Table:
                 *(float(ratio.max()) if len(ratio) else None, *study.slope),
             ]
         )
-    columns = ["activation", "source on", "cases × levels", "infinite bounds", "violations"]
-    columns += ["largest distance/bound", "exponent", "from", "to"]
-    formats = ("", "", "", "", "", ".3f", ".3f", ".3f", ".3f")
-    return Table("exponents", "Violations and exponents", columns, rows, formats)
+    columns = {"activation": "", "source on": "", "cases × levels": "", "infinite bounds": "", "violations": ""}
+    columns |= {"largest distance/bound": ".3f", "exponent": ".3f", "from": ".3f", "to": ".3f"}
+    return Table.of("exponents", "Violations and exponents", columns, rows)

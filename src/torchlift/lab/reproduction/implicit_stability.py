@@ -373,8 +373,8 @@ def _table(studies: Sequence[Study]) -> Table:
                     *(float(mean.min()), study.usable(sweep), int(sweep.diverged.sum())),
                 ]
             )
-    columns = ["task", "start", "method", "objective at the start", "best rate", "at its end", "usable rates"]
-    formats = ("", "g", "", ".3g", ".0e", ".4g", "", "")
-    return Table(
-        "usable", "Best and usable learning rates", [*columns, "rates that end above the start"], rows, formats
-    )
+    columns = {
+        "task": "", "start": "g", "method": "", "objective at the start": ".3g", "best rate": ".0e",
+        "at its end": ".4g", "usable rates": "", "rates that end above the start": "",
+    }  # fmt: skip
+    return Table.of("usable", "Best and usable learning rates", columns, rows)

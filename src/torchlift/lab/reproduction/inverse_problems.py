@@ -345,8 +345,11 @@ def figures(task: str, outcomes: Outcomes, parts: Mapping[Key, Part], images: Im
 
 
 def _table(outcomes: Outcomes, images: Images, read: Reader) -> Table:
-    columns = ("settings", "training", "threshold", "steps", "PSNR training (dB)", "PSNR validation (dB)",
-               "± over seeds", "read, training (%)", "read, validation (%)", "remark")  # fmt: skip
+    columns = {
+        "settings": "", "training": "", "threshold": "", "steps": "", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "± over seeds": ".2f", "read, training (%)": ".1f",
+        "read, validation (%)": ".1f", "remark": "",
+    }  # fmt: skip
     inputs = {"training": images.y[:WATCHED], "validation": images.validation_y}
     rows: list[list[Cell]] = [
         ["", "clean images", None, None, None, None, None, *(100 * read.clean[split] for split in SPLITS), ""],
@@ -364,27 +367,26 @@ def _table(outcomes: Outcomes, images: Images, read: Reader) -> Table:
         ])  # fmt: skip
     seeds = len(outcomes[KEYS[0]])
     note = f"Last parameters; means over images and {seeds} seeds, half the width of a 95 % interval. {read.note}"
-    formats = ("", "", "", "", *[".2f"] * 3, *[".1f"] * 2, "")
-    return Table("results", "All settings", columns, rows, formats, note=note)
+    return Table.of("results", "All settings", columns, rows, note)
 
 
 def _course(outcomes: Outcomes) -> Table:
-    columns = ("settings", "training", "threshold", "best step", "processor (s)", "PSNR (dB)", "read (%)",
-               "last step", "processor (s), last", "PSNR (dB), last", "read (%), last")  # fmt: skip
+    measured = {"processor (s)": ".0f", "PSNR (dB)": ".2f", "read (%)": ".1f"}
+    columns = {"settings": "", "training": "", "threshold": "", "best step": "", **measured}
+    columns |= {"last step": "", **{f"{name}, last": form for name, form in measured.items()}}
     rows: list[list[Cell]] = []
     for (setting, method, threshold), runs in outcomes.items():
         moments: list[Cell] = []
-        for rows_there in ([run.best for run in runs], [run.trajectory.last for run in runs]):
-            columns_there = [mean([row[name] for row in rows_there])
-                             for name in ("step", "processor", "held-out psnr", "held-out read")]  # fmt: skip
-            moments += [round(columns_there[0]), *columns_there[1:3], 100 * columns_there[3]]
+        for there in ([run.best for run in runs], [run.trajectory.last for run in runs]):
+            names = ("step", "processor", "held-out psnr", "held-out read")
+            step, seconds, quality, read = (mean([row[name] for row in there]) for name in names)
+            moments += [round(step), seconds, quality, 100 * read]
         rows.append([setting, method, threshold, *moments])
-    formats = ("", "", "", "", ".0f", ".2f", ".1f", "", ".0f", ".2f", ".1f")
     note = (
         "Every other validation image chooses the best step, the rest are measured: means over seeds. Processor time "
         "of the steps, all threads together."
     )
-    return Table("course", "Where each training is best, and where it ends", columns, rows, formats, note=note)
+    return Table.of("course", "Where each training is best, and where it ends", columns, rows, note)
 
 
 def _objective(outcomes: Mapping[Key, Outcome]) -> Curves:

@@ -317,19 +317,15 @@ def _table(levels: list[Level]) -> Table:
                     *(*quality, *gain, *structure, float(level.misfit[method].mean())),
                 ]
             )
-    columns = ["training loss", "method", "weight", "anchor"]
-    for quantity in ("PSNR (dB)", "gain (dB)", "SSIM"):
-        columns += [quantity, f"{quantity}, from", f"{quantity}, to"]
-    return Table(
-        "quality",
-        "Quality of the images",
-        [*columns, "‖Enc(x) − y‖/‖y‖"],
-        rows,
-        ("g", "", ".3g", ".3g", *3 * (".2f",), *3 * ("+.2f",), *3 * (".3f",), ".3f"),
-        note="Mean over images with its interval of 95 %; gains are over the decoder. The paper's weights are its own, "
+    columns = {"training loss": "g", "method": "", "weight": ".3g", "anchor": ".3g"}
+    for quantity, form in (("PSNR (dB)", ".2f"), ("gain (dB)", "+.2f"), ("SSIM", ".3f")):
+        columns |= dict.fromkeys((quantity, f"{quantity}, from", f"{quantity}, to"), form)
+    note = (
+        "Mean over images with its interval of 95 %; gains are over the decoder. The paper's weights are its own, "
         "ours were chosen on other images. Misprint corrected: the paper's algorithm and step sizes with 1/(1 + τ) in "
-        "front of the auxiliary step. By our sweeps: the paper's objective and weights, by our backward sweeps.",
+        "front of the auxiliary step. By our sweeps: the paper's objective and weights, by our backward sweeps."
     )
+    return Table.of("quality", "Quality of the images", {**columns, "‖Enc(x) − y‖/‖y‖": ".3f"}, rows, note)
 
 
 def _curves(levels: list[Level]) -> list[Figure]:

@@ -117,22 +117,22 @@ class LayerTable(Experiment):
 
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> Table:
         names = list(rows[0]["times"])
-        published = ["paper: vectorised (ms)", "paper: sequential (ms)", "paper: speed-up"]
-        speed_ups = ["speed-up"] if len(names) == 2 else ["speed-up", "speed-up, autograd"]
-        columns = ["layers", *(f"{name} (ms)" for name in names), *speed_ups, "difference (ulp)", *published]
+        kinds = {"speed-up": ""} if len(names) == 2 else {"speed-up": "", "speed-up, autograd": ", autograd"}
+        columns = {"layers": "", **{f"{name} (ms)": ".3g" for name in names}, **dict.fromkeys(kinds, ".2f")}
+        columns |= {"difference (ulp)": ".2f", "paper: vectorised (ms)": ".3f", "paper: sequential (ms)": ".3f"}
         lines: list[list[Cell]] = []
         for row in rows:
             pair = self.published.get(row["layers"])
             theirs: list[Cell] = [None] * 3 if pair is None else [*pair, pair[1] / pair[0]]
-            ratios = [speed_up(row, *_pair(kind)) for kind in ("", ", autograd")[: len(speed_ups)]]
+            ratios = [speed_up(row, *_pair(kind)) for kind in kinds.values()]
             lines.append([row["layers"], *(row["times"][name] for name in names), *ratios, row["difference"], *theirs])
-        formats = ["", *[".3g"] * len(names), *[".2f"] * len(speed_ups), ".2f", ".3f", ".3f", ".2f"]
         width, batch = rows[0]["width"], rows[0]["batch"]
         note = (
             f"Width {width}, batch {batch}; medians of interleaved bursts. The paper's columns are from an M1 GPU, at "
             "a width and a batch that it does not tell. ulp: units in the last place of the largest entry."
         )
-        return Table(self.name, f"{self.what}: run times against layers", columns, lines, formats, note=note)
+        title = f"{self.what}: run times against layers"
+        return Table.of(self.name, title, {**columns, "paper: speed-up": ".2f"}, lines, note)
 
     def _others(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> Table:
         depths = sorted({row["layers"] for row in rows})
@@ -140,11 +140,9 @@ class LayerTable(Experiment):
         for depth in depths:
             cells = [[row for row in of_size(rows, size) if row["layers"] == depth] for size in sizes]
             lines.append([depth, *(speed_up(cell[0]) if cell else None for cell in cells)])
-        columns = ["layers", *(f"width {width}, batch {batch}" for width, batch in sizes)]
+        columns = {"layers": "", **{f"width {width}, batch {batch}": ".2f" for width, batch in sizes}}
         note = "Sequential over vectorised time; above 1 the vectorised way is faster. A dash: left out at this scale."
-        return Table(
-            f"{self.name}-sizes", "Speed-up at other sizes", columns, lines, ["", *[".2f"] * len(sizes)], note=note
-        )
+        return Table.of(f"{self.name}-sizes", "Speed-up at other sizes", columns, lines, note)
 
     def _curves(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, int]]) -> Curves:
         series = []

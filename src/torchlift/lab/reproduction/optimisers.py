@@ -238,11 +238,13 @@ def figures(trajectories: Mapping[str, Trajectory], noisy: float) -> list[Figure
 
 
 def _table(trajectories: Mapping[str, Trajectory], noisy: float) -> Table:
-    columns = ("solver", "steps", "seconds", "objective", "PSNR training (dB)", "PSNR validation (dB)", "remark")
+    columns = {
+        "solver": "", "steps": "", "seconds": ".1f", "objective": ".4g", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "remark": "",
+    }  # fmt: skip
     rows: list[list[Cell]] = [[NOISY, None, None, None, None, noisy, ""]]
     for name, trajectory in trajectories.items():
         last = trajectory.last
         quality = [last["training psnr"], last["validation psnr"]]
         rows.append([name, last["step"], last["seconds"], last["objective"], *quality, trajectory.failure])
-    formats = ("", "", ".1f", ".4g", ".2f", ".2f", "")
-    return Table("results", "Where every solver ends", columns, rows, formats)
+    return Table.of("results", "Where every solver ends", columns, rows)

@@ -217,9 +217,9 @@ def _fits_table(fits: Mapping[str, Mapping[str, Interval]]) -> Table:
         for name, fit in by_name.items():
             borders = (fit.low, fit.high) if math.isfinite(fit.low) else (None, None)
             rows.append([axis, name, fit.mean, *borders, EXPECTED[axis]])
-    columns = ["axis", "method", "exponent", "95 %: from", "to", "of the products alone"]
+    columns = {"axis": "", "method": "", "exponent": ".2f", "95 %: from": ".2f", "to": ".2f"}
     note = f"Least squares in logarithms on the {FITTED} largest sizes. A dash: too few values for an interval."
-    return Table("exponents", "Fitted exponents", columns, rows, ["", "", ".2f", ".2f", ".2f", ".0f"], note=note)
+    return Table.of("exponents", "Fitted exponents", {**columns, "of the products alone": ".0f"}, rows, note)
 
 
 def _figures(times_by_axis: Mapping[str, Times], plan: Plan) -> list[Figure]:
@@ -231,11 +231,11 @@ def _figures(times_by_axis: Mapping[str, Times], plan: Plan) -> list[Figure]:
             [at, *(median_high(cell[name]) for name in METHODS), _ratio(cell, SWEEP), _ratio(cell, FREE)]
             for at, cell in times.items()
         ]
-        columns = [labels[axis], *(f"{name} (ms)" for name in METHODS), f"{SWEEP}, ratio", f"{FREE}, ratio"]
+        columns = {labels[axis]: "", **{f"{name} (ms)": ".3g" for name in METHODS}}
+        columns |= {f"{name}, ratio": ".2f" for name in (SWEEP, FREE)}
         title = f"Time of a step against {labels[axis]}"
         note = f"Fixed: {fixed}. Medians; ratios to back-propagation."
-        formats = ["", *[".3g"] * len(METHODS), ".2f", ".2f"]
-        made.append(Table(f"step-{axis}", title, columns, rows, formats, note=note))
+        made.append(Table.of(f"step-{axis}", title, columns, rows, note))
         series = [
             Series(
                 name,

@@ -82,6 +82,13 @@ class Table(Figure):
     rows: Sequence[Sequence[Cell]]
     formats: Sequence[str] = ()
 
+    @classmethod
+    def of(
+        cls, name: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequence[Cell]], note: str = ""
+    ) -> Table:
+        """From {heading: format of its numbers}."""
+        return cls(name, title, list(columns), rows, list(columns.values()), note=note)
+
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
