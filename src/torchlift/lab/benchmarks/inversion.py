@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from statistics import median_high
 from typing import Any, NamedTuple
@@ -265,23 +266,23 @@ def compare(
     times = {name: median_high(values) for name, values in seconds.items()}
     say("default: time to the others' objectives")
     path = descent(next(each for each in field if each.name == "default"), ours, weight, anchor)
-    cells = [
-        {
-            "name": each.name,
-            "baseline": each.baseline,
-            "weight": weight,
-            "anchor": anchor,
-            "objective": objective(ours, images[each.name], weight, anchor, ours.guess if each.warm else None),
-            "psnr": psnr(images[each.name], ours.x),
-            "seconds": times[each.name],
-            "time ratio": times[each.name] / times[field[0].name],
-        }
-        for each in field
-    ]
-    for cell in cells:
-        # how long the default takes to where a baseline ended
-        there = (seconds for seconds, value in path if value <= cell["objective"])
-        cell["reached"] = next(there, None) if cell["baseline"] else None
+    cells = []
+    for each in field:
+        end = objective(ours, images[each.name], weight, anchor, ours.guess if each.warm else None)
+        there = (seconds for seconds, value in path if value <= end)  # the default, at where a baseline ended
+        cells.append(
+            {
+                "name": each.name,
+                "baseline": each.baseline,
+                "weight": weight,
+                "anchor": anchor,
+                "objective": end,
+                "psnr": psnr(images[each.name], ours.x),
+                "seconds": times[each.name],
+                "time ratio": times[each.name] / times[field[0].name],
+                "reached": next(there, None) if each.baseline else None,
+            }
+        )
     return cells, images
 
 
@@ -300,16 +301,14 @@ def descent(contestant: Contestant, sample: Sample, weight: float, anchor: float
 
 def choose(contestant: Contestant, sample: Sample, reach: int) -> tuple[float, float]:
     """The weight, and for warm starts the anchor, of largest mean PSNR: uphill in factors of 2 and 4."""
-    known: dict[tuple[int, int], float] = {}
 
     def settings(place: tuple[int, int]) -> tuple[float, float]:
         return 2 * sample.noise**2 * 2.0 ** place[0], 10 * sample.noise**2 * 4.0 ** place[1] if contestant.warm else 0.0
 
+    @cache
     def quality(place: tuple[int, int]) -> float:
-        if place not in known:
-            found = float(psnr(contestant.run(sample, *settings(place)), sample.x).mean())
-            known[place] = found if math.isfinite(found) else -math.inf
-        return known[place]
+        mean = float(psnr(contestant.run(sample, *settings(place)), sample.x).mean())
+        return mean if math.isfinite(mean) else -math.inf
 
     here = (0, 0)
     moves = [(1, 0), (-1, 0), *([(0, 1), (0, -1)] if contestant.warm else [])]
@@ -329,12 +328,15 @@ def rules(model: Autoencoder, report: Tensor, scale: Scale, say: Report) -> list
     def row(name: str, weight: float | WeightRule) -> dict[str, Any]:
         say(f"loss {model.level:g}: {name}")
         begin = time.process_time()
-        found = invert(sample.network, sample.y, PRIOR, weight, noise_level=NOISE, max_steps=scale.long_sweeps)
+        inverted = invert(sample.network, sample.y, PRIOR, weight, noise_level=NOISE, max_steps=scale.long_sweeps)
         seconds = time.process_time() - begin
-        gain = mean_error(psnr(found.x, sample.x) - base)
-        return {"level": model.level, "rule": name, "weight": float(found.weight.mean()), "gain": gain} | {
+        return {
+            "level": model.level,
+            "rule": name,
+            "weight": float(inverted.weight.mean()),
+            "gain": mean_error(psnr(inverted.x, sample.x) - base),
             "seconds": seconds,
-            "trace": [] if found.weight_trace is None else found.weight_trace.rows(),
+            "trace": [] if inverted.weight_trace is None else inverted.weight_trace.rows(),
         }
 
     steps = min(60, scale.sweeps)

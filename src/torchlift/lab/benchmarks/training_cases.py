@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchlift.data import TASKS, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy
-from torchlift.lab.benchmarks.training import CHOOSING, Case, Contestant, Data, rivals
+from torchlift.lab.benchmarks.training import CHOOSING, Case, Contestant, Data, baselines
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import LISTA, MLP, Network, PrimalDual, ResNet
 from torchlift.operators import Dense, Identity, dct_matrix
@@ -78,9 +78,9 @@ def _digit_case(
 ) -> Case:  # fmt: skip
     build = {start: partial(_mlp, widths, activation, start) for start in starts}
     others = [
-        replace(each, name=f"{each.name}{'' if start is None else ', He'}")
+        replace(baseline, name=f"{baseline.name}{'' if start is None else ', He'}")
         for start, make in build.items()
-        for each in rivals(make, rates if scale.full else rates[:1], (batch,))
+        for baseline in baselines(make, rates if scale.full else rates[:1], (batch,))
     ]
     ours = Contestant("lifted", partial(_mlp, widths, activation, None), {"batch_size": batch})
     data = partial(classification, scale.full)
@@ -150,25 +150,25 @@ def imaging(scale: Scale) -> list[Case]:
     Back-propagation starts as the identity, and in cases of their own, which only report, from our layer-wise fit.
     """
     margins = {"denoising": 0.4, "deblurring": 1.0, "inpainting": 0.1}
-    found = []
+    cases = []
     for seconds in scale.seconds:
         for threshold in (0.2, 0.02):
             for task, margin in margins.items():
                 build = partial(_denoiser, scale, threshold, "identity")
                 rates = (3e-4, 5e-4, 1e-3) if scale.full else (5e-4,)
-                others = rivals(build, rates, (50, 100) if scale.full else (50,))
+                others = baselines(build, rates, (50, 100) if scale.full else (50,))
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
                 name = f"{task}, threshold {threshold}, {seconds:g} s"
                 data = partial(restored, scale.full, task, True)
                 fitted = Contestant("lifted", build, FITTED)
                 ours = [fitted, Contestant("lifted, from the identity", build, {"batch_size": 50})]
                 budget = scale.time(seconds)
-                found.append(Case(name, data, "psnr", budget, ours, others, target, select=True, goal="margin"))
+                cases.append(Case(name, data, "psnr", budget, ours, others, target, select=True, goal="margin"))
                 rates = (1e-4, 3e-4, 1e-3) if scale.full else (3e-4,)
-                same = rivals(build, rates, (50,), weights="layer-wise")
+                same = baselines(build, rates, (50,), weights="layer-wise")
                 name = f"{task} from the layer-wise fit, threshold {threshold}, {seconds:g} s"
-                found.append(Case(name, data, "psnr", budget, [fitted], same, select=True, goal="margin"))
-    return found
+                cases.append(Case(name, data, "psnr", budget, [fitted], same, select=True, goal="margin"))
+    return cases
 
 
 def imaging_default(scale: Scale) -> list[Case]:
@@ -176,7 +176,7 @@ def imaging_default(scale: Scale) -> list[Case]:
     data = partial(restored, scale.full, "denoising", True)
     build = partial(_denoiser, scale, 0.2, None)
     ours = [Contestant("lifted, layer-wise first", build, FITTED), Contestant("lifted", build)]
-    others = rivals(build, (1e-3,), (100,))
+    others = baselines(build, (1e-3,), (100,))
     name = "denoising, threshold 0.2, default initialisation"
     return [Case(name, data, "psnr", scale.time(20.0), ours, others, 22.0, select=True)]
 
@@ -318,7 +318,7 @@ def resnet(scale: Scale) -> list[Case]:
 
     data = partial(classification, scale.full)
     ours = [Contestant("lifted", build, {"batch_size": 200})]
-    others = rivals(build, (1e-3, 3e-3) if scale.full else (1e-3,), (200,))
+    others = baselines(build, (1e-3, 3e-3) if scale.full else (1e-3,), (200,))
     return [Case("ResNet 8 × 128, 3 epochs", data, "accuracy", scale.epochs(3), ours, others, None, CrossEntropy())]
 
 

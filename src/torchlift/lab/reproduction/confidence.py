@@ -86,5 +86,5 @@ def over_seeds(claims: Mapping[int, Sequence[Claim]]) -> list[Claim]:
 
 def every(outcomes: Iterable[bool | None]) -> bool | None:
     """All of them: False where one is false, None where one is open."""
-    found = list(outcomes)
-    return False if any(each is False for each in found) else None if None in found else True
+    decided = set(outcomes)
+    return False if False in decided else None if None in decided else True
