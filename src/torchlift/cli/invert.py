@@ -7,7 +7,7 @@ import shlex
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torchlift.data import psnr
 from torchlift.functions.priors import PRIORS, Prior
 from torchlift.inversion import ALGORITHMS, RULES, Inversion, Status, WeightRule, invert
 from torchlift.networks import Network
+from torchlift.report.markup import finite
 from torchlift.report.records import environment
 from torchlift.training.metrics import looks_like_images
 
@@ -226,20 +227,18 @@ class Invert(Command):
         trace = inversion.weight_trace
         error = None if truth is None else float((inversion.x - truth).norm() / truth.norm().clamp_min(1e-30))
         quality = None if truth is None or not looks_like_images(truth) else psnr(inversion.x, truth)
-        rows = [
-            {
-                "status": Status(int(inversion.status[k])).name.lower(),
-                "steps": int(inversion.steps[k]),
-                "weight": float(inversion.weight[k]),
-                "residual": _number(inversion.residual[k]),
-                "objective": _number(inversion.objective[k]),
-                "duality gap": None if inversion.duality_gap is None else _number(inversion.duality_gap[k]),
-                "psnr": None if quality is None else _number(quality[k]),
-            }
-            for k in range(len(inversion.x))
-        ]
+        count = len(inversion.x)
+        each: dict[str, list[Any]] = {
+            "status": [Status(code).name.lower() for code in inversion.status.tolist()],
+            "steps": inversion.steps.tolist(),
+            "weight": inversion.weight.tolist(),
+            "residual": inversion.residual.tolist(),
+            "objective": inversion.objective.tolist(),
+            "duality gap": [None] * count if inversion.duality_gap is None else inversion.duality_gap.tolist(),
+            "psnr": [None] * count if quality is None else quality.tolist(),
+        }
         expected = None if self.noise_level is None else self.noise_level * math.sqrt(y[0].numel())
-        return {
+        record = {
             "model": self.model,
             "data": str(self.data),
             "in_shape": list(network.in_shape),
@@ -249,15 +248,16 @@ class Invert(Command):
             "message": inversion.message,
             "converged": inversion.converged,
             "counts": dict(inversion.counts),
-            "residual": _number(inversion.residual.double().mean()),
+            "residual": float(inversion.residual.double().mean()),
             "residual of the noise": expected,
-            "gaps": [_number(gap) for gap in inversion.gaps.double().mean(0)],
+            "gaps": inversion.gaps.double().mean(0).tolist(),
             "weight": float(inversion.weight.double().mean()),
-            "psnr": None if quality is None else _number(quality.double().mean()),
-            "relative error": error if error is not None and math.isfinite(error) else None,
+            "psnr": None if quality is None else float(quality.double().mean()),
+            "relative error": error,
             "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
-            "images": rows,
+            "images": [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)],
         }
+        return finite(record)
 
     def _write(self, inversion: Inversion, start: Tensor | None, truth: Tensor | None) -> list[str]:
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
@@ -328,9 +328,3 @@ def _prior_part(text: str) -> Prior:
         return float(factor) * prior
     except ValueError:
         invalid_value("--prior", "a factor > 0 and a name, such as 0.1*l1", repr(text))
-
-
-def _number(value: Tensor) -> float | None:
-    """JSON has no NaN and no infinity: both become null."""
-    number = float(value)
-    return number if math.isfinite(number) else None

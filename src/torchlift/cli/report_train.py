@@ -22,6 +22,7 @@ from torchlift.data.tasks import TASKS
 from torchlift.io import load_model
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
+from torchlift.report.plot.training import MEASURES
 from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
 from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.checked import check_record
@@ -32,13 +33,6 @@ SHOWN = 5
 
 FORM = "N(y) = K u + d, M u = V z, z = σ(W u + b)"
 LABELS = {"loss": "loss", "objective": "lifted objective", "gap": "gap of the lifted variables"}
-METRICS = {
-    "accuracy": "accuracy (%)",
-    "psnr": "PSNR (dB)",
-    "ssim": "SSIM",
-    "mse": "mean squared error",
-    "nmse": "NMSE (dB)",
-}
 
 
 def training_record(folder: Path) -> Record:
@@ -115,7 +109,7 @@ def _curves(history: History) -> list[Figure]:
     ]
     metrics: dict[str, None] = dict.fromkeys(name for row in history for name in row["metrics"] if name != "loss")
     figures += [
-        _curve(name, f"metric-{number}", METRICS.get(name, name), [_series(history, name, "validation")])
+        _curve(name, f"metric-{number}", MEASURES.get(name, (name,))[0], [_series(history, name, "validation")])
         for number, name in enumerate(metrics, start=1)
     ]
     rate = "learning-rate"

@@ -30,7 +30,7 @@ from torchlift.cli.settings import (
     write_configuration,
 )
 from torchlift.cli.settings.files import to_plain
-from torchlift.cli.train_report import plan, show_plan, show_result
+from torchlift.cli.train_report import described, plan, show_plan, show_result
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.solution import Result, SolverError
 from torchlift.io import save_model
@@ -205,18 +205,10 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
     for name, chosen in (("best", [row for row in rows if row["step"] == best]), ("last", rows)):
         if chosen:
             validation[name] = {"step": chosen[-1]["step"], "metrics": chosen[-1]["metrics"]}
-    network = training.network
-    configuration = setup.configuration
     record = {
-        "configuration": to_plain(configuration),
+        "configuration": to_plain(setup.configuration),
         "environment": environment(),
-        "network": {
-            "kind": configuration.network.kind,
-            "in_shape": list(network.in_shape),
-            "out_shape": list(network.out_shape),
-            "depth": network.depth,
-            "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        },
+        "network": described(setup, training.network),
         "units": {metric.name: metric.unit for metric in (*setup.metrics[1:], setup.metrics[0])},
         "result": training.result.code,
         "failed": training.failed,

@@ -10,6 +10,7 @@ from rich.table import Table
 from torchlift.cli.command import Record
 from torchlift.cli.settings import Setup
 from torchlift.cli.tables import columns, facts
+from torchlift.networks import Network
 from torchlift.training.memory import format_bytes, plan_memory
 
 #: Deeper networks are not drawn.
@@ -19,7 +20,6 @@ DRAWN = 12
 def plan(setup: Setup) -> Record:
     """Sizes, memory, solvers and budgets of a run."""
     network, samples, held_out = setup.network, setup.samples, setup.held_out()
-    parameters = {name: list(parameter.shape) for name, parameter in network.named_parameters()}
     phases = []
     for phase in setup.phases:
         batches = setup.batches(phase)
@@ -47,17 +47,24 @@ def plan(setup: Setup) -> Record:
             "x": list(samples.train.x.shape[1:]),
         },
         "network": {
-            "kind": setup.configuration.network.kind,
-            "in_shape": list(network.in_shape),
-            "out_shape": list(network.out_shape),
-            "depth": network.depth,
-            "parameters": sum(parameter.numel() for parameter in network.parameters()),
-            "shapes": parameters,
+            **described(setup, network),
+            "shapes": {name: list(parameter.shape) for name, parameter in network.named_parameters()},
             "picture": network.picture() if network.depth <= DRAWN else None,
         },
         "loss": repr(setup.loss),
         "metrics": [metric.name for metric in setup.metrics],
         "phases": phases,
+    }
+
+
+def described(setup: Setup, network: Network) -> Record:
+    """Kind and sizes of a network."""
+    return {
+        "kind": setup.configuration.network.kind,
+        "in_shape": list(network.in_shape),
+        "out_shape": list(network.out_shape),
+        "depth": network.depth,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
     }
 
 

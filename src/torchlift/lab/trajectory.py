@@ -110,6 +110,17 @@ def series(label: str, x: Sequence[float], y: Sequence[float], *, dashed: bool =
     return Series(label, list(x), [value if math.isfinite(value) else None for value in y], dashed=dashed, group=group)
 
 
+def both_splits(label: str, trajectory: Trajectory, measure: str) -> list[Series]:
+    """What was measured of training images, dashed, and of validation images, in one colour."""
+    return [
+        series(
+            f"{label}, {split}", trajectory.steps, trajectory.column(f"{split} {measure}"), dashed=split == "training",
+            group=label,
+        )
+        for split in ("training", "validation")
+    ]  # fmt: skip
+
+
 def part_of(tensors: Mapping[str, Tensor], trajectory: Trajectory, **record: Any) -> tuple[Mapping[str, Tensor], Row]:
     """A part of an experiment made of a trajectory, tensors and further JSON values."""
     return tensors, {"rows": list(trajectory.rows), "failure": trajectory.failure, **record}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torchlift.report.markup import Html, join, tag
 from torchlift.report.records import Grid
+from torchlift.report.records.figures import borders
 
 SIDE = 190.0
 """Of the longer side of a grid, in units of the drawing; a letter of a cell is 5 to 6 wide."""
@@ -20,7 +21,7 @@ Place = Callable[[float], dict[str, object]]
 
 def drawing(grid: Grid) -> Html:
     """The non-zero blocks at their (compressed) sizes, with their names."""
-    widths, heights = _sizes(grid.columns), _sizes(grid.rows)
+    widths, heights = borders(grid.columns), borders(grid.rows)
     unit = SIDE / max(widths[-1], heights[-1], 1e-9)
     lefts, tops = [MARGIN + unit * start for start in widths], [TOP + unit * start for start in heights]
     parts = [
@@ -40,14 +41,6 @@ def description(grid: Grid) -> str:
     cells = ", ".join(f"{symbol} in row {row + 1}, column {column + 1}" for row, column, symbol in grid.cells[:60])
     more = f" and {len(grid.cells) - 60} more" if len(grid.cells) > 60 else ""
     return f"{grid.name}: {len(grid.rows)} × {len(grid.columns)} blocks; not zero: {cells or 'none'}{more}"
-
-
-def _sizes(parts: Sequence[tuple[str, int]]) -> list[float]:
-    """Borders; fourth roots keep small blocks visible beside large ones."""
-    borders = [0.0]
-    for _, size in parts:
-        borders.append(borders[-1] + max(size, 1) ** 0.25)
-    return borders
 
 
 def _cell(name: str, cell: tuple[int, int, str], lefts: Sequence[float], tops: Sequence[float]) -> Html:

@@ -21,7 +21,7 @@ from torchlift.lab.benchmarks.distributed.fit import ALONE, as_work, fitted
 from torchlift.lab.benchmarks.distributed.race import judged
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.lab.planning import Machine, Passes, data_parallel, lifting
-from torchlift.lab.planning.lifting import PARAMETERS, STATES
+from torchlift.lab.planning.methods import COPIES
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,8 @@ def test_memory_of_a_lifted_step(size: Size) -> None:
         for _ in range(2):
             step()
     work = as_work(size)
-    predicted = work.layers * (PARAMETERS * work.weights + STATES * work.states(size.batch))
+    states, parameters = COPIES["lifting"]
+    predicted = work.layers * (parameters * work.weights + states * work.states(size.batch))
     assert lifting(work, Machine()).memory == predicted
     assert memory.peak == pytest.approx(predicted, rel=0.25)
 

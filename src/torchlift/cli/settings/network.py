@@ -1,21 +1,19 @@
-"""Networks from settings: each builder takes the settings that its network reads, by name."""
+"""Networks from settings: `BUILDERS` says which settings each kind of network reads."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchlift.cli.settings.data import Samples
 from torchlift.cli.settings.fields import check_choice
-from torchlift.cli.settings.memory import check_fits
 from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
@@ -46,6 +44,8 @@ from torchlift.operators import (
 )
 from torchlift.operators.context import map_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
+from torchlift.training.available import available_memory
+from torchlift.training.memory import format_bytes
 
 if TYPE_CHECKING:
     from torchlift.cli.settings.settings import NetworkSettings
@@ -81,32 +81,35 @@ class Site:
         return getattr(torch, self.dtype)
 
 
+def check_fits(where: str, numbers: int, site: Site) -> None:
+    """Refuse so many numbers if there is no room for them twice: values and gradients. `train` looks closer."""
+    needed, there = 2 * numbers * site.torch_dtype.itemsize, available_memory()
+    if needed > there:
+        got = f"{numbers:.3g} numbers, {format_bytes(needed)} with their gradients"
+        invalid_value(where, f"something that fits into {format_bytes(there)} of memory", got)
+
+
 def build_network(settings: NetworkSettings, samples: Samples, seed: int = 0) -> Network:
     """The network that the settings describe, for these data, with weights of a seed."""
     by_path = ":" in settings.kind
     kind = "own" if by_path else check_choice("[network] kind", settings.kind, (*BUILDERS, "module:function"))
-    used = () if by_path else _settings_of(kind)
+    used = () if by_path else BUILDERS[kind].reads
     blank = type(settings)()
     for name in (field.name for field in fields(settings)):
         if name not in ("kind", "dtype", *used) and getattr(settings, name) != getattr(blank, name):
-            able = [other for other in BUILDERS if name in _settings_of(other)]
+            able = [other for other, builder in BUILDERS.items() if name in builder.reads]
             hint = f"It belongs to {', '.join(able)}. Leave it out."
             invalid_value(f"[network] {name}", f"nothing for {settings.kind}", getattr(settings, name), hint)
-    site, values = Site(samples, settings.dtype), {name: getattr(settings, name) for name in used}
+    site = Site(samples, settings.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _own(settings.kind, samples) if by_path else _built(kind, site, values)
+        network = _own(settings.kind, samples) if by_path else _built(kind, site, settings)
     return network.to(site.torch_dtype)
 
 
-def _settings_of(kind: str) -> tuple[str, ...]:
-    """The settings that a kind of network reads, beside `kind` and `dtype`."""
-    return tuple(inspect.signature(BUILDERS[kind]).parameters)[1:]
-
-
-def _built(kind: str, site: Site, values: dict[str, Any]) -> Network:
+def _built(kind: str, site: Site, settings: NetworkSettings) -> Network:
     try:
-        return BUILDERS[kind](site, **values)
+        return BUILDERS[kind].build(site, settings)
     except TorchliftError:
         raise
     except (ArithmeticError, ValueError, RuntimeError, MemoryError) as error:  # such as a step of 1/0² or no room
@@ -118,119 +121,73 @@ def reads_context(network: Network) -> bool:
     return not isinstance(network, Chain | Shallow | Denoiser)
 
 
-def _mlp(
-    site: Site,
-    widths: tuple[int, ...],
-    depth: int | None,
-    activation: str | None,
-    threshold: float | None,
-    parameters: tuple[float, ...],
-) -> Network:
+def _mlp(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
-    sizes = [before, *_hidden(widths, depth, before), after]
-    check_fits("[network] widths", sum((a + 1) * b for a, b in pairwise(sizes)), site.dtype)
-    return MLP(sizes, _activation(activation, threshold, parameters))
+    sizes = [before, *_hidden(settings, before), after]
+    check_fits("[network] widths", sum((a + 1) * b for a, b in pairwise(sizes)), site)
+    return MLP(sizes, _activation(settings))
 
 
-def _resnet(
-    site: Site,
-    widths: tuple[int, ...],
-    depth: int | None,
-    activation: str | None,
-    threshold: float | None,
-    parameters: tuple[float, ...],
-    tableau: str | None,
-) -> Network:
+def _resnet(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
-    inner = _hidden(widths, depth, before)
-    check_fits("[network] widths", (2 * sum(inner) + after) * (before + 1), site.dtype)
-    return ResNet(before, inner, after, _activation(activation, threshold, parameters), tableau=tableau or "euler")
+    inner = _hidden(settings, before)
+    check_fits("[network] widths", (2 * sum(inner) + after) * (before + 1), site)
+    return ResNet(before, inner, after, _activation(settings), tableau=settings.tableau or "euler")
 
 
-def _shallow(
-    site: Site,
-    widths: tuple[int, ...],
-    depth: int | None,
-    activation: str | None,
-    threshold: float | None,
-    parameters: tuple[float, ...],
-) -> Network:
+def _shallow(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
-    blocks = _hidden(widths, depth, before, default=1)
-    check_fits("[network] widths", sum(blocks) * (before + after + 1), site.dtype)
-    return Shallow(before, blocks, after, _activation(activation, threshold, parameters), output_bias=True)
+    blocks = _hidden(settings, before, default=1)
+    check_fits("[network] widths", sum(blocks) * (before + after + 1), site)
+    return Shallow(before, blocks, after, _activation(settings), output_bias=True)
 
 
-def _perceptron(site: Site, activation: str | None, threshold: float | None, parameters: tuple[float, ...]) -> Network:
+def _perceptron(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
-    check_fits("[network] kind", (before + 1) * after, site.dtype)
-    return Perceptron(before, after, _activation(activation, threshold, parameters))
+    check_fits("[network] kind", (before + 1) * after, site)
+    return Perceptron(before, after, _activation(settings))
 
 
-def _lista(
-    site: Site,
-    threshold: float | None,
-    iterations: int | None,
-    dictionary: str | None,
-    scale: float | None,
-    step: float | None,
-    tied: bool,
-    form: str | None,
-) -> Network:
-    H, count, context = _forward_model("LISTA", site), _iterations(iterations), site.samples.train.context
-    coupled = form == "coupled"  # its matrices start from one sample's H
+def _lista(site: Site, settings: NetworkSettings) -> Network:
+    H, count, context = _forward_model("LISTA", site), _iterations(settings), site.samples.train.context
+    coupled = settings.form == "coupled"  # its matrices start from one sample's H
     return LISTA(
         H,
-        _dictionary(site, H.in_shape, 1 if tied else count + 2, dictionary, scale, analysis=False),
+        _dictionary(site, settings, H.in_shape, 1 if settings.tied else count + 2, analysis=False),
         count,
-        threshold=_positive("threshold", threshold, THRESHOLD),
-        step=None if step is None else check_positive("[network] step", step),
-        form=form or "ista",
-        tied=tied,
+        form=settings.form or "ista",
         context=map_context(context, lambda tensor: tensor[:1]) if coupled else context,
+        **_of_unrolled(settings),
     )
 
 
-def _primal_dual(
-    site: Site,
-    threshold: float | None,
-    iterations: int | None,
-    dictionary: str | None,
-    scale: float | None,
-    step: float | None,
-    tied: bool,
-) -> Network:
-    H, count = _forward_model("PrimalDual", site), _iterations(iterations)
-    return PrimalDual(
-        H,
-        _dictionary(site, H.in_shape, 1 if tied else count, dictionary, scale, analysis=True),
-        count,
-        threshold=_positive("threshold", threshold, THRESHOLD),
-        step=None if step is None else check_positive("[network] step", step),
-        tied=tied,
-        context=site.samples.train.context,
-    )
+def _primal_dual(site: Site, settings: NetworkSettings) -> Network:
+    H, count = _forward_model("PrimalDual", site), _iterations(settings)
+    L = _dictionary(site, settings, H.in_shape, 1 if settings.tied else count, analysis=True)
+    return PrimalDual(H, L, count, context=site.samples.train.context, **_of_unrolled(settings))
 
 
-def _denoiser(
-    make: type[Denoiser],
-    site: Site,
-    threshold: float | None,
-    iterations: int | None,
-    features: int | None,
-    filter_size: int | None,
-    tied: bool,
-) -> Network:
+def _of_unrolled(settings: NetworkSettings) -> dict[str, Any]:
+    """Options that LISTA and PrimalDual share."""
+    return {
+        "threshold": _positive("threshold", settings.threshold, THRESHOLD),
+        "step": None if settings.step is None else check_positive("[network] step", settings.step),
+        "tied": settings.tied,
+    }
+
+
+def _denoiser(make: type[Denoiser], site: Site, settings: NetworkSettings) -> Network:
     name, H = make.__name__, _forward_model(make.__name__, site)
     if not isinstance(H, Identity):
         hint = "PrimalDual and LISTA know the forward model of other tasks."
         invalid_value(f"[network] {name}", "[data] task = 'denoising'", "another task", hint)
-    given = {"threshold": threshold, "features": features, "size": filter_size}
-    settings = {key: value for key, value in given.items() if value is not None}
-    return make(_image(H.in_shape), _iterations(iterations), tied=tied, dtype=site.torch_dtype, **settings)
+    given = {"threshold": settings.threshold, "features": settings.features, "size": settings.filter_size}
+    options = {key: value for key, value in given.items() if value is not None}
+    return make(_image(H.in_shape), _iterations(settings), tied=settings.tied, dtype=site.torch_dtype, **options)
 
 
-def _hidden(widths: tuple[int, ...], depth: int | None, before: int, default: int = 2) -> list[int]:
+def _hidden(settings: NetworkSettings, before: int, default: int = 2) -> list[int]:
+    widths, depth = settings.widths, settings.depth
     sizes = [check_size("[network] widths", width) for width in widths] or [before]
     if depth is None:
         return sizes if widths else sizes * default
@@ -242,13 +199,13 @@ def _hidden(widths: tuple[int, ...], depth: int | None, before: int, default: in
     return sizes * depth if len(sizes) == 1 else sizes
 
 
-def _activation(name: str | None, threshold: float | None, parameters: tuple[float, ...]) -> ProximalActivation:
+def _activation(settings: NetworkSettings) -> ProximalActivation:
+    name, threshold = settings.activation or "relu", settings.threshold
     soft = name in ("soft-threshold", "group-soft-threshold")
-    name = name or "relu"
     if threshold is not None and not soft:
         hint = "Set activation = 'soft-threshold', or leave it out."
         invalid_value("[network] threshold", f"nothing for {name}", threshold, hint)
-    numbers = (threshold,) if threshold is not None else parameters
+    numbers = (threshold,) if threshold is not None else settings.parameters
     if soft and not numbers:
         invalid_value("[network] threshold", f"a number > 0 for {name}", "nothing", "The paper takes 0.2 and 0.02.")
     if not numbers:
@@ -274,19 +231,18 @@ def _forward_model(kind: str, site: Site) -> LinearOperator:
     return samples.task.operator(samples.out_shape, torch.empty(0, dtype=site.torch_dtype))
 
 
-def _dictionary(
-    site: Site, shape: Shape, copies: int, name: str | None, scale: float | None, *, analysis: bool
-) -> LinearOperator:
+def _dictionary(site: Site, settings: NetworkSettings, shape: Shape, copies: int, *, analysis: bool) -> LinearOperator:
     """L for LISTA (code → image) and, with `analysis`, PrimalDual (image → coefficients); orthonormal, times the scale.
 
     Arguments:
         site, shape: what it is for.
+        settings: name the dictionary and its scale.
         copies: how many of it the network has, for the memory.
-        name, scale: as set.
         analysis: whether it maps images to coefficients.
     """
-    name = check_choice("[network] dictionary", name or "dct", DICTIONARIES if analysis else DICTIONARIES[:-1])
-    factor, pixels, dtype = _positive("scale", scale, 1.0), math.prod(shape), site.torch_dtype
+    known = DICTIONARIES if analysis else DICTIONARIES[:-1]
+    name = check_choice("[network] dictionary", settings.dictionary or "dct", known)
+    factor, pixels, dtype = _positive("scale", settings.scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
         return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
     if name == "convolution":
@@ -294,17 +250,15 @@ def _dictionary(
         return bank.T if analysis else bank
     if pixels > SMALL:
         channels, height, width = _image(shape)
-        check_fits("[network] dictionary", copies * (height**2 + width**2), site.dtype)
+        check_fits("[network] dictionary", copies * (height**2 + width**2), site)
         pair = Separable(factor * _basis(name, height, dtype), _basis(name, width, dtype), (channels, height, width))
         return pair if analysis else pair.T
-    check_fits("[network] dictionary", copies * pixels**2, site.dtype)
+    check_fits("[network] dictionary", copies * pixels**2, site)
     if name == "dct":
         one = dct_matrix(*shape[1:], dtype=dtype)
         matrix = torch.block_diag(*[one] * shape[0])  # each channel by itself
-    elif name == "identity":
-        matrix = torch.eye(pixels, dtype=dtype)
     else:
-        matrix = torch.linalg.qr(torch.randn(pixels, pixels, dtype=dtype)).Q
+        matrix = _basis(name, pixels, dtype)
     flat = Dense((factor * (matrix if analysis else matrix.T)).contiguous())
     return flat @ Reshape(shape, (pixels,)) if analysis else Reshape((pixels,), shape) @ flat
 
@@ -315,7 +269,7 @@ def _image(shape: Shape) -> tuple[int, int, int]:
 
 
 def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
-    """An orthonormal matrix for the rows or columns of an image."""
+    """An orthonormal matrix: for the rows or columns of an image, or for all of its pixels."""
     if name == "dct":
         return dct_matrix(1, size, dtype=dtype)
     if name == "identity":
@@ -323,8 +277,8 @@ def _basis(name: str, size: int, dtype: torch.dtype) -> Tensor:
     return torch.linalg.qr(torch.randn(size, size, dtype=dtype)).Q
 
 
-def _iterations(iterations: int | None) -> int:
-    count = check_size("[network] iterations", ITERATIONS if iterations is None else iterations)
+def _iterations(settings: NetworkSettings) -> int:
+    count = check_size("[network] iterations", ITERATIONS if settings.iterations is None else settings.iterations)
     if count > MOST:
         invalid_value("[network] iterations", f"at most {MOST:,}", count)
     return count
@@ -342,15 +296,28 @@ def _own(path: str, samples: Samples) -> Network:
     return lift(made, None if isinstance(leaf, nn.Linear) else samples.in_shape)
 
 
-BUILDERS: dict[str, Callable[..., Network]] = {
-    "MLP": _mlp,
-    "ResNet": _resnet,
-    "Shallow": _shallow,
-    "Perceptron": _perceptron,
-    "LISTA": _lista,
-    "PrimalDual": _primal_dual,
-    "DDFB": partial(_denoiser, DDFB),
-    "ScCP": partial(_denoiser, ScCP),
-    "FirmDenoiser": partial(_denoiser, FirmDenoiser),
+class Builder(NamedTuple):
+    """What builds a kind of network, and the settings that it reads, beside `kind` and `dtype`."""
+
+    build: Callable[[Site, NetworkSettings], Network]
+    reads: tuple[str, ...]
+
+
+_ACTIVATION = ("activation", "threshold", "parameters")
+_LAYERS = ("widths", "depth", *_ACTIVATION)
+_UNROLLED = ("threshold", "iterations", "tied")
+_WITH_DICTIONARY = (*_UNROLLED, "dictionary", "scale", "step")
+_WITH_FILTERS = (*_UNROLLED, "features", "filter_size")
+
+BUILDERS = {
+    "MLP": Builder(_mlp, _LAYERS),
+    "ResNet": Builder(_resnet, (*_LAYERS, "tableau")),
+    "Shallow": Builder(_shallow, _LAYERS),
+    "Perceptron": Builder(_perceptron, _ACTIVATION),
+    "LISTA": Builder(_lista, (*_WITH_DICTIONARY, "form")),
+    "PrimalDual": Builder(_primal_dual, _WITH_DICTIONARY),
+    "DDFB": Builder(partial(_denoiser, DDFB), _WITH_FILTERS),
+    "ScCP": Builder(partial(_denoiser, ScCP), _WITH_FILTERS),
+    "FirmDenoiser": Builder(partial(_denoiser, FirmDenoiser), _WITH_FILTERS),
 }
-"""What builds each kind of network."""
+"""By kind of network."""

@@ -62,7 +62,7 @@ def _network(depth: int, seed: int) -> MLP:
     for name, parameter in network.named_parameters():
         if name.endswith("weight"):
             for matrix in parameter.reshape(-1, WIDTH, WIDTH):
-                matrix.copy_(_rotation(generator))
+                matrix.copy_(torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))[0])
         else:
             parameter.zero_()
     return network
@@ -72,7 +72,3 @@ def _data(seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed + 1)
     y, x = (0.3 * torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
     return y, x
-
-
-def _rotation(generator: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))[0]

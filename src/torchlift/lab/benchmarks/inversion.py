@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from statistics import median_high
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -134,16 +136,12 @@ def contestants(scale: Scale, warm: bool) -> list[Contestant]:
 
 def lbfgs(sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0) -> Tensor:
     """The objective of `adam` by torch's own L-BFGS with its line search, the images clamped to [0, 1] in the loss."""
-    module = sample.network.to_sequential().requires_grad_(False)
-    x0 = torch.zeros_like(sample.x) if start is None else start
-    x = x0.clamp(0, 1).requires_grad_()
+    x, value = _on_modules(sample, weight, start, anchor)
     optimiser = torch.optim.LBFGS([x], max_iter=steps, max_eval=steps, line_search_fn="strong_wolfe", history_size=10)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        image = x.clamp(0, 1)
-        loss = 0.5 * (module(image) - sample.y).square().sum() + weight * _smooth_variation(image, 1e-3)
-        loss = loss + 0.5 * anchor * (image - x0).square().sum()
+        loss = value(x.clamp(0, 1))
         loss.backward()
         return loss
 
@@ -162,33 +160,36 @@ def objective(sample: Sample, x: Tensor, weight: float, anchor: float, start: Te
 
 
 def adam(
-    sample: Sample,
-    weight: float,
-    steps: int,
-    start: Tensor | None = None,
-    anchor: float = 0.0,
-    learning_rate: float = 0.05,
-    smoothing: float = 1e-3,
+    sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0, rate: float = 0.05
 ) -> Tensor:
     """½‖N(x) − y‖² + ρ TV_ε(x) + λ/2 ‖x − x₀‖² by torch's own Adam on torch's own modules, clamped to [0, 1].
 
     Nothing but one forward and one backward pass per step: what everything else is timed against.
     """
-    module = sample.network.to_sequential().requires_grad_(False)
-    x0 = torch.zeros_like(sample.x) if start is None else start
-    x = x0.clamp(0, 1).requires_grad_()
-    optimiser = torch.optim.Adam([x], lr=learning_rate)
+    x, value = _on_modules(sample, weight, start, anchor)
+    optimiser = torch.optim.Adam([x], lr=rate)
     with torch.enable_grad():
         for _ in range(steps):
-            loss = 0.5 * (module(x) - sample.y).square().sum() + weight * _smooth_variation(x, smoothing)
-            if anchor:
-                loss = loss + 0.5 * anchor * (x - x0).square().sum()
             optimiser.zero_grad()
-            loss.backward()
+            value(x).backward()
             optimiser.step()
             with torch.no_grad():
                 x.clamp_(0, 1)
     return x.detach()
+
+
+def _on_modules(
+    sample: Sample, weight: float, start: Tensor | None, anchor: float
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Where x begins, and the objective of `adam` with ε = 10⁻³."""
+    module = sample.network.to_sequential().requires_grad_(False)
+    x0 = torch.zeros_like(sample.x) if start is None else start
+
+    def value(x: Tensor) -> Tensor:
+        loss = 0.5 * (module(x) - sample.y).square().sum() + weight * _smooth_variation(x, 1e-3)
+        return loss + 0.5 * anchor * (x - x0).square().sum() if anchor else loss
+
+    return x0.clamp(0, 1).requires_grad_(), value
 
 
 def _smooth_variation(x: Tensor, epsilon: float) -> Tensor:
@@ -262,26 +263,26 @@ def compare(
             begin = time.process_time()
             images[each.name] = each.run(ours, weight, anchor)
             seconds[each.name].append(time.process_time() - begin)
-    times = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+    times = {name: median_high(values) for name, values in seconds.items()}
     say("default: time to the others' objectives")
     path = descent(next(each for each in field if each.name == "default"), ours, weight, anchor)
-    cells = [
-        {
-            "name": each.name,
-            "baseline": each.baseline,
-            "weight": weight,
-            "anchor": anchor,
-            "objective": objective(ours, images[each.name], weight, anchor, ours.guess if each.warm else None),
-            "psnr": psnr(images[each.name], ours.x),
-            "seconds": times[each.name],
-            "time ratio": times[each.name] / times[field[0].name],
-        }
-        for each in field
-    ]
-    for cell in cells:
-        # how long the default takes to where a baseline ended
-        there = (seconds for seconds, value in path if value <= cell["objective"])
-        cell["reached"] = next(there, None) if cell["baseline"] else None
+    cells = []
+    for each in field:
+        end = objective(ours, images[each.name], weight, anchor, ours.guess if each.warm else None)
+        there = (seconds for seconds, value in path if value <= end)  # the default, at where a baseline ended
+        cells.append(
+            {
+                "name": each.name,
+                "baseline": each.baseline,
+                "weight": weight,
+                "anchor": anchor,
+                "objective": end,
+                "psnr": psnr(images[each.name], ours.x),
+                "seconds": times[each.name],
+                "time ratio": times[each.name] / times[field[0].name],
+                "reached": next(there, None) if each.baseline else None,
+            }
+        )
     return cells, images
 
 
@@ -300,16 +301,14 @@ def descent(contestant: Contestant, sample: Sample, weight: float, anchor: float
 
 def choose(contestant: Contestant, sample: Sample, reach: int) -> tuple[float, float]:
     """The weight, and for warm starts the anchor, of largest mean PSNR: uphill in factors of 2 and 4."""
-    known: dict[tuple[int, int], float] = {}
 
     def settings(place: tuple[int, int]) -> tuple[float, float]:
         return 2 * sample.noise**2 * 2.0 ** place[0], 10 * sample.noise**2 * 4.0 ** place[1] if contestant.warm else 0.0
 
+    @cache
     def quality(place: tuple[int, int]) -> float:
-        if place not in known:
-            found = float(psnr(contestant.run(sample, *settings(place)), sample.x).mean())
-            known[place] = found if math.isfinite(found) else -math.inf
-        return known[place]
+        mean = float(psnr(contestant.run(sample, *settings(place)), sample.x).mean())
+        return mean if math.isfinite(mean) else -math.inf
 
     here = (0, 0)
     moves = [(1, 0), (-1, 0), *([(0, 1), (0, -1)] if contestant.warm else [])]
@@ -329,12 +328,15 @@ def rules(model: Autoencoder, report: Tensor, scale: Scale, say: Report) -> list
     def row(name: str, weight: float | WeightRule) -> dict[str, Any]:
         say(f"loss {model.level:g}: {name}")
         begin = time.process_time()
-        found = invert(sample.network, sample.y, PRIOR, weight, noise_level=NOISE, max_steps=scale.long_sweeps)
+        inverted = invert(sample.network, sample.y, PRIOR, weight, noise_level=NOISE, max_steps=scale.long_sweeps)
         seconds = time.process_time() - begin
-        gain = mean_error(psnr(found.x, sample.x) - base)
-        return {"level": model.level, "rule": name, "weight": float(found.weight.mean()), "gain": gain} | {
+        return {
+            "level": model.level,
+            "rule": name,
+            "weight": float(inverted.weight.mean()),
+            "gain": mean_error(psnr(inverted.x, sample.x) - base),
             "seconds": seconds,
-            "trace": [] if found.weight_trace is None else found.weight_trace.rows(),
+            "trace": [] if inverted.weight_trace is None else inverted.weight_trace.rows(),
         }
 
     steps = min(60, scale.sweeps)
@@ -353,8 +355,7 @@ def mean_error(values: Tensor) -> list[float]:
     return [float(values.mean()), spread]
 
 
-@dataclass(frozen=True, eq=False)
-class Other:
+class Other(NamedTuple):
     """Another network with random weights, and images to be found again."""
 
     network: Network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -43,10 +43,16 @@ def rows(
     device: str = "cpu",
 ) -> Iterator[Row]:
     """Measure every combination, smallest first; cells that would take minutes are left out."""
+    for width, batch, layers in cells(sizes, depths, LARGEST):
+        yield measure(width, batch, layers, seconds=seconds, repeats=repeats, seed=seed, device=device)
+
+
+def cells(sizes: Sequence[tuple[int, int]], depths: Sequence[int], limit: float) -> Iterator[tuple[int, int, int]]:
+    """(width, batch, layers) of all combinations of at most `limit` multiplications."""
     for width, batch in sizes:
         for layers in depths:
-            if 6.0 * layers * batch * width**2 <= LARGEST:
-                yield measure(width, batch, layers, seconds=seconds, repeats=repeats, seed=seed, device=device)
+            if 6.0 * layers * batch * width**2 <= limit:
+                yield width, batch, layers
 
 
 def measure(

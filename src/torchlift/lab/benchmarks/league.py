@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -29,10 +29,11 @@ from torch import Tensor, nn
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.files import read_json, unlinked
-from torchlift.data import TensorBatches, load_digits, load_mnist, psnr
+from torchlift.data import TensorBatches, load_digits, psnr
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.lab.benchmarks.training import Data
-from torchlift.lab.benchmarks.training_cases import restored
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER
+from torchlift.lab.benchmarks.training import CHOOSING, Data
+from torchlift.lab.benchmarks.training_cases import classification, restored
 from torchlift.liftings import Conventional
 from torchlift.networks import MLP, ResNet
 from torchlift.prox import ReLU, SoftThreshold, Tanh
@@ -79,17 +80,6 @@ def _mlp(widths: Sequence[int], activation: Any) -> nn.Module:
     return MLP(widths, activation).to_sequential()
 
 
-@lru_cache(maxsize=2)
-def _labelled(tiny: bool) -> Data:
-    """MNIST: the last sixth of the training data is held out for choices."""
-    load = load_digits if tiny else load_mnist
-    training, test = load("train"), load("test")
-    y, x = training.images.flatten(1), training.labels
-    y, x = (y[:600], x[:600]) if tiny else (y, x)
-    kept = len(y) * 5 // 6
-    return Data((y[:kept], x[:kept]), (y[kept:], x[kept:]), (test.images.flatten(1), test.labels))
-
-
 def _reproduced(tiny: bool, seed: int) -> Data:
     pairs = [load_digits(split).images[: 200 if tiny else None].flatten(1) for split in ("train", "test", "validation")]
     return Data(*((y, y) for y in pairs))
@@ -97,8 +87,8 @@ def _reproduced(tiny: bool, seed: int) -> Data:
 
 def cases(tiny: bool = False) -> dict[str, Case]:
     """All cases by name."""
-    labelled = lambda seed: _labelled(tiny)  # noqa: E731
-    classify = partial(Case, data=labelled, metric="accuracy", batch_size=200)
+    held_out = lambda seed: classification(not tiny, CHOOSING)  # noqa: E731
+    classify = partial(Case, data=held_out, metric="accuracy", batch_size=200)
     made = [
         classify("mnist 784-256-256, 1 epoch", partial(_mlp, [784, 256, 256, 10], ReLU()), epochs=1),
         classify("mnist 784-256-256, 10 epochs", partial(_mlp, [784, 256, 256, 10], ReLU()), epochs=10),
@@ -107,7 +97,7 @@ def cases(tiny: bool = False) -> dict[str, Case]:
         classify("mnist 30 × 64, 1 epoch", partial(_mlp, [784, *[64] * 30, 10], ReLU()), epochs=1),
         classify("mnist 10 × 600, 1 epoch", partial(_mlp, [784, *[600] * 10, 10], ReLU()), epochs=1),
         classify("mnist ResNet 8 × 128, 1 epoch", lambda: ResNet(784, [128] * 8, 10).to_sequential(), epochs=1),
-        Case("deep autoencoder, 10 s", partial(_mlp, [784, 500, 250, 30, 250, 500, 784], Tanh()),
+        Case("deep autoencoder, 10 s", partial(_mlp, AUTOENCODER, Tanh()),
              partial(_reproduced, tiny), "error", seconds=10.0, batch_size=50),
     ]  # fmt: skip
     for task in ("denoising", "deblurring", "inpainting"):

@@ -6,54 +6,60 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-
-def interleaved(
-    methods: Mapping[str, Callable[[], object]], *, repeats: int = 7, seconds: float = 1.0
-) -> dict[str, float]:
-    """Median seconds per call of each method, all measured in turn so that noise hits them alike.
-
-    A turn is one call to warm the caches and then a burst of calls, ten
-    milliseconds of them if they are short, so that everyone is measured as in
-    a training loop that calls nothing else.
-
-    Arguments:
-        methods: what to call, by name.
-        repeats: least number of rounds.
-        seconds: go on with more rounds (at most 200) while this time lasts.
-    """
-    bursts = {name: _burst(call) for name, call in methods.items()}
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    begin = time.perf_counter()
-    rounds = 0
-    while rounds < repeats or (rounds < 200 and time.perf_counter() - begin < seconds):
-        rounds += 1
-        for name, call in methods.items():
-            call()
-            times[name].append(_seconds(call, bursts[name]))
-    return {name: median(values) for name, values in times.items()}
+Method = TypeVar("Method")
 
 
-def _burst(call: Callable[[], object], target: float = 1e-2) -> int:
-    """How many calls take about `target` seconds, at most 500."""
+def seconds_per_call(call: Callable[[], object], count: int) -> float:
+    """Seconds per call in a burst of so many, after one that warms the caches."""
     call()
-    once = _seconds(call, 1)
-    return max(1, min(500, int(target / max(once, 1e-9))))
-
-
-def _seconds(call: Callable[[], object], count: int) -> float:
     _finish()
     start = time.perf_counter()
     for _ in range(count):
         call()
     _finish()
     return (time.perf_counter() - start) / count
+
+
+def interleaved(
+    methods: Mapping[str, Method],
+    *,
+    repeats: int = 7,
+    seconds: float = 1.0,
+    burst: float = 1e-2,
+    most: int = 500,
+    timed: Callable[[Method, int], float] = seconds_per_call,
+    agreed: Callable[[float], float] = float,
+) -> dict[str, float]:
+    """Median seconds per call of each method, all measured in turn so that noise hits them alike.
+
+    A turn is one call to warm the caches and then a burst of calls if they
+    are short, so that everyone is measured as in a training loop that calls nothing else.
+
+    Arguments:
+        methods: what to call, by name.
+        repeats: least number of rounds.
+        seconds: go on with more rounds (at most 200) while this time lasts.
+        burst: seconds of calls in a turn; one call at least, `most` at most.
+        timed: (method, count) ↦ seconds per call.
+        agreed: makes a number the same on all processes that measure together.
+    """
+    bursts = {
+        name: max(1, min(most, int(burst / max(agreed(timed(method, 1)), 1e-9)))) for name, method in methods.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    begin, rounds = time.perf_counter(), 0
+    while rounds < repeats or (rounds < 200 and agreed(time.perf_counter() - begin) < seconds):
+        rounds += 1
+        for name, method in methods.items():
+            times[name].append(timed(method, bursts[name]))
+    return {name: median(values) for name, values in times.items()}
 
 
 def _finish() -> None:

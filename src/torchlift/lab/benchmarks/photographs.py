@@ -116,18 +116,10 @@ def _matrix(filters: Tensor) -> Tensor:
     )
 
 
-def _adamw(lr: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=lr, fused=True)
-
-
-def _muon(lr: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    return FilterMuon(parameters, lr)
-
-
 #: Optimiser and rates of each baseline, and the network of each row.
 BASELINES: dict[str, tuple[Any, tuple[float, ...]]] = {
-    "AdamW": (_adamw, (1e-3, 3e-3, 6e-3)),
-    "Muon": (_muon, (1e-3, 3e-3, 1e-2)),
+    "AdamW": (partial(torch.optim.AdamW, fused=True), (1e-3, 3e-3, 6e-3)),
+    "Muon": (FilterMuon, (1e-3, 3e-3, 1e-2)),
 }
 TRAINED = ("ours", "AdamW", "ours, firmly nonexpansive", "Muon")
 ROWS = (*TRAINED, "BM3D")
@@ -306,7 +298,7 @@ class Bench:
         module = build(row, self.seed)
         solver, lifting = None, None
         if rate is not None:
-            solver, lifting = BackPropagation(partial(BASELINES[row][0], rate), "cosine"), Conventional()
+            solver, lifting = BackPropagation(partial(BASELINES[row][0], lr=rate), "cosine"), Conventional()
         squares = tiles(self.held_out[::8], SIZE)
         noisy = Denoising(NOISE).degrade(squares, torch.Generator().manual_seed(self.seed)).y
         result = train(

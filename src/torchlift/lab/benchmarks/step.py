@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,6 @@ class StepTimes:
         return dict(vars(self))
 
 
-def rows(cases: Sequence[StepCase], repeats: int, seconds: float = SECONDS) -> Iterator[StepTimes]:
-    for case in cases:
-        yield measure(case, repeats, seconds)
-
-
 def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes:
     """Rounds of both sides in turn, each from the same weights on the same data.
 
@@ -71,12 +66,12 @@ def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes
     show it.
     """
     module, data, loss = prepared(case)
-    plain, _ = _bare(copy.deepcopy(module), data, loss, case.batch, 2)
+    plain = _bare(copy.deepcopy(module), data, loss, case.batch, 2)
     long = max(4, int(seconds / max(plain, 1e-6)))
     _trained(module, data, loss, case.batch, 2)
     ratios, plains, starts = [], [], []
     for _ in range(repeats):
-        bare, _ = _bare(copy.deepcopy(module), data, loss, case.batch, long)
+        bare = _bare(copy.deepcopy(module), data, loss, case.batch, long)
         short = _trained(module, data, loss, case.batch, 1, weights="keep")
         ours = (_trained(module, data, loss, case.batch, long + 1, weights="keep") - short) / long
         ratios.append(ours / bare)
@@ -102,9 +97,7 @@ def prepared(case: StepCase, dtype: torch.dtype = torch.float32) -> tuple[nn.Mod
     return module, (y, torch.rand(SAMPLES, *shape, dtype=dtype)), SquaredError()
 
 
-def _bare(
-    module: nn.Module, data: tuple[Tensor, Tensor], loss: Loss, batch: int, steps: int
-) -> tuple[float, nn.Module]:
+def _bare(module: nn.Module, data: tuple[Tensor, Tensor], loss: Loss, batch: int, steps: int) -> float:
     """Seconds per step of the loop that everybody writes."""
     optimiser = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], fused=True)
     criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy if isinstance(loss, CrossEntropy) else _half_squares
@@ -117,7 +110,7 @@ def _bare(
         optimiser.zero_grad()
         criterion(module(data[0][chosen]), data[1][chosen]).backward()
         optimiser.step()
-    return (time.process_time() - begin) / steps, module
+    return (time.process_time() - begin) / steps
 
 
 def _half_squares(output: Tensor, target: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ from torchlift.training.metrics import METRICS
 Build = Callable[[int], Network]
 """Seed ↦ network."""
 
+#: The seed of its own on which settings are chosen.
+CHOOSING = 1000
+
 
 @dataclass(frozen=True)
 class Data:
@@ -78,29 +81,6 @@ class Case:
     goal: str = "value"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one contestant reached, one number per seed."""
-
-    case: str
-    name: str
-    lifted: bool
-    values: tuple[float, ...]
-    seconds: tuple[float, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def median(self) -> float:
-        return median(self.values)
-
-    @property
-    def spread(self) -> float:
-        return max(self.values) - min(self.values)
-
-    def record(self) -> dict[str, Any]:
-        return {**vars(self), "median": self.median, "spread": self.spread}
-
-
 def compare(
     case: Case, seeds: Sequence[int], progress: Callable[[str], None], *, repeats: int = 9, seconds: float = 4.0
 ) -> dict[str, Any]:
@@ -111,24 +91,26 @@ def compare(
         progress: told what is being done.
         repeats, seconds: of the measurement of step times.
     """
-    rival = choose(case, progress)
-    contestants = [*((each, True) for each in case.lifted), *(((rival, False),) if rival is not None else ())]
-    found: dict[str, list[tuple[float, float, int]]] = {each.name: [] for each, _ in contestants}
+    baseline = choose(case, progress)
+    methods = [*case.lifted, *([] if baseline is None else [baseline])]
+    results: dict[str, list[tuple[float, float, int]]] = {method.name: [] for method in methods}
     for seed in seeds:
         data = case.data(seed)
-        for each, _ in contestants:
-            progress(f"{case.name}: {each.name}, seed {seed}")
-            network, training, seconds = run(case, each, data, seed)
-            found[each.name].append((quality(case, network, data.report), seconds, training.steps))
-    outcomes = [
-        Outcome(case.name, each.name, lifted, *map(tuple, zip(*found[each.name], strict=True)))
-        for each, lifted in contestants
-    ]
+        for method in methods:
+            progress(f"{case.name}: {method.name}, seed {seed}")
+            network, training, taken = run(case, method, data, seed)
+            results[method.name].append((quality(case, network, data.report), taken, training.steps))
+    outcomes = []
+    for method in methods:
+        values, times, steps = (list(column) for column in zip(*results[method.name], strict=True))
+        record = {"case": case.name, "name": method.name, "lifted": method is not baseline, "values": values}
+        spread = max(values) - min(values)
+        outcomes.append(record | {"seconds": times, "steps": steps, "median": median(values), "spread": spread})
     ratios = {}
-    if rival is not None:
-        sides = {"ours": case.lifted[0], "rival": rival}
-        if rival.usual is not None:
-            sides["usual"] = replace(rival, options=rival.usual)
+    if baseline is not None:
+        sides = {"ours": case.lifted[0], "baseline": baseline}
+        if baseline.usual is not None:
+            sides["usual"] = replace(baseline, options=baseline.usual)
         ratios = step_ratios(case, sides, repeats, seconds)
     return {
         "case": case.name,
@@ -137,8 +119,8 @@ def compare(
         "target": case.target,
         "goal": case.goal,
         "seeds": list(seeds),
-        "outcomes": [outcome.record() for outcome in outcomes],
-        "step time ratio": ratios.get("rival"),
+        "outcomes": outcomes,
+        "step time ratio": ratios.get("baseline"),
         "step time ratio, usual": ratios.get("usual"),
     }
 
@@ -147,15 +129,14 @@ def choose(case: Case, progress: Callable[[str], None]) -> Contestant | None:
     """The setting of back-propagation that is best on the held-out data of a seed of its own."""
     if len(case.others) <= 1:
         return next(iter(case.others), None)
-    data = case.data(1000)
-    larger = METRICS[case.metric].larger_is_better
-    scores: dict[str, float] = {}
-    for each in case.others:
-        progress(f"{case.name}: choosing, {each.name}")
-        network, _, _ = run(case, each, data, 1000)
-        scores[each.name] = quality(case, network, data.choice)
-    best = (max if larger else min)(scores, key=lambda name: scores[name])
-    return next(each for each in case.others if each.name == best)
+    data = case.data(CHOOSING)
+
+    def score(method: Contestant) -> float:
+        progress(f"{case.name}: choosing, {method.name}")
+        network, _, _ = run(case, method, data, CHOOSING)
+        return quality(case, network, data.choice)
+
+    return (max if METRICS[case.metric].larger_is_better else min)(case.others, key=score)
 
 
 def run(case: Case, contestant: Contestant, data: Data, seed: int) -> tuple[Network, Training, float]:
@@ -185,10 +166,10 @@ def step_ratios(
 ) -> dict[str, float]:
     """Seconds of the first side's step divided by those of the others: medians of interleaved bursts, same data."""
     data = case.data(0)
-    calls: dict[str, Callable[[], object]] = {name: _method(case, each, data).step for name, each in sides.items()}
+    calls: dict[str, Callable[[], object]] = {name: _method(case, side, data).step for name, side in sides.items()}
     first, *others = calls
-    found = interleaved(calls, repeats=repeats, seconds=seconds)
-    return {name: found[first] / found[name] for name in others}
+    times = interleaved(calls, repeats=repeats, seconds=seconds)
+    return {name: times[first] / times[name] for name in others}
 
 
 def _method(case: Case, contestant: Contestant, data: Data) -> TrainStep:
@@ -210,7 +191,7 @@ def adam(rate: float, *, centring: bool = False, fused: bool = True, **options: 
     return {"lifting": Conventional(), "solver": solver, **options}
 
 
-def rivals(build: Build, rates: Sequence[float], sizes: Sequence[int], **options: Any) -> list[Contestant]:
+def baselines(build: Build, rates: Sequence[float], sizes: Sequence[int], **options: Any) -> list[Contestant]:
     """Back-propagation with torch's fused Adam: learning rates × batch sizes × centring."""
     return [
         Contestant(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchlift.data import TASKS, load_digits, load_mnist
-from torchlift.functions.losses import CrossEntropy, SquaredError
-from torchlift.lab.benchmarks.training import Case, Contestant, Data, rivals
+from torchlift.functions.losses import CrossEntropy
+from torchlift.lab.benchmarks.training import CHOOSING, Case, Contestant, Data, baselines
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import LISTA, MLP, Network, PrimalDual, ResNet
 from torchlift.operators import Dense, Identity, dct_matrix
@@ -64,12 +64,12 @@ def _digits(full: bool) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (pairs[0], pairs[1]) if full else ((pairs[0][0][:600], pairs[0][1][:600]), pairs[1])
 
 
-def _classification(full: bool, seed: int) -> Data:
-    """Choices (seed 1000) are made on a sixth of the training data, which is then not trained on."""
+def classification(full: bool, seed: int) -> Data:
+    """Choices are made on a sixth of the training data, which is then not trained on."""
     (y, x), report = _digits(full)
     kept = len(y) * 5 // 6
     choice = (y[kept:], x[kept:])
-    return Data((y[:kept], x[:kept]) if seed >= 1000 else (y, x), choice, report)
+    return Data((y[:kept], x[:kept]) if seed >= CHOOSING else (y, x), choice, report)
 
 
 def _digit_case(
@@ -78,12 +78,12 @@ def _digit_case(
 ) -> Case:  # fmt: skip
     build = {start: partial(_mlp, widths, activation, start) for start in starts}
     others = [
-        replace(each, name=f"{each.name}{'' if start is None else ', He'}")
+        replace(baseline, name=f"{baseline.name}{'' if start is None else ', He'}")
         for start, make in build.items()
-        for each in rivals(make, rates if scale.full else rates[:1], (batch,))
+        for baseline in baselines(make, rates if scale.full else rates[:1], (batch,))
     ]
     ours = Contestant("lifted", partial(_mlp, widths, activation, None), {"batch_size": batch})
-    data = partial(_classification, scale.full)
+    data = partial(classification, scale.full)
     return Case(name, data, "accuracy", scale.epochs(epochs), [ours], others, target, CrossEntropy())
 
 
@@ -150,25 +150,25 @@ def imaging(scale: Scale) -> list[Case]:
     Back-propagation starts as the identity, and in cases of their own, which only report, from our layer-wise fit.
     """
     margins = {"denoising": 0.4, "deblurring": 1.0, "inpainting": 0.1}
-    found = []
+    cases = []
     for seconds in scale.seconds:
         for threshold in (0.2, 0.02):
             for task, margin in margins.items():
                 build = partial(_denoiser, scale, threshold, "identity")
                 rates = (3e-4, 5e-4, 1e-3) if scale.full else (5e-4,)
-                others = rivals(build, rates, (50, 100) if scale.full else (50,))
+                others = baselines(build, rates, (50, 100) if scale.full else (50,))
                 target = margin if seconds == 10 and threshold == 0.2 else 0.5
                 name = f"{task}, threshold {threshold}, {seconds:g} s"
                 data = partial(restored, scale.full, task, True)
                 fitted = Contestant("lifted", build, FITTED)
                 ours = [fitted, Contestant("lifted, from the identity", build, {"batch_size": 50})]
                 budget = scale.time(seconds)
-                found.append(Case(name, data, "psnr", budget, ours, others, target, select=True, goal="margin"))
+                cases.append(Case(name, data, "psnr", budget, ours, others, target, select=True, goal="margin"))
                 rates = (1e-4, 3e-4, 1e-3) if scale.full else (3e-4,)
-                same = rivals(build, rates, (50,), weights="layer-wise")
+                same = baselines(build, rates, (50,), weights="layer-wise")
                 name = f"{task} from the layer-wise fit, threshold {threshold}, {seconds:g} s"
-                found.append(Case(name, data, "psnr", budget, [fitted], same, select=True, goal="margin"))
-    return found
+                cases.append(Case(name, data, "psnr", budget, [fitted], same, select=True, goal="margin"))
+    return cases
 
 
 def imaging_default(scale: Scale) -> list[Case]:
@@ -176,7 +176,7 @@ def imaging_default(scale: Scale) -> list[Case]:
     data = partial(restored, scale.full, "denoising", True)
     build = partial(_denoiser, scale, 0.2, None)
     ours = [Contestant("lifted, layer-wise first", build, FITTED), Contestant("lifted", build)]
-    others = rivals(build, (1e-3,), (100,))
+    others = baselines(build, (1e-3,), (100,))
     name = "denoising, threshold 0.2, default initialisation"
     return [Case(name, data, "psnr", scale.time(20.0), ours, others, 22.0, select=True)]
 
@@ -233,17 +233,22 @@ def two_rates(
     return torch.optim.Adam([group for group in groups if group["params"]], fused=fused)
 
 
-def _unrolled_rivals(build: Callable[[int], Network], rates: Sequence[tuple[float, float]]) -> list[Contestant]:
-    """Back-propagation with Adam, by rates of matrices and of numbers."""
+def _unrolled_case(
+    scale: Scale, name: str, data: Callable[[int], Data], build: Callable[[int], Network], seconds: float,
+    rates: Sequence[tuple[float, float]], target: float, metric: str = "psnr",
+) -> Case:  # fmt: skip
+    """Ours against back-propagation with Adam, by rates of matrices and of numbers."""
 
     def options(pair: tuple[float, float], fused: bool) -> dict[str, Any]:
         solver = BackPropagation(partial(two_rates, *pair, fused=fused), "cosine")
         return {"lifting": Conventional(), "solver": solver, "batch_size": 50}
 
-    return [
+    ours = [Contestant("lifted", build, {"batch_size": 50})]
+    others = [
         Contestant(f"Adam {pair[0]:g} and {pair[1]:g}", build, options(pair, True), options(pair, False))
-        for pair in rates
+        for pair in (rates if scale.full else rates[:1])
     ]
+    return Case(name, data, metric, scale.time(seconds), ours, others, target, select=True)
 
 
 def _redrawn(full: bool, task: str, seed: int) -> Data:
@@ -256,29 +261,26 @@ def unrolled(scale: Scale) -> list[Case]:
         "LISTA": (_lista, {"denoising": 23.4, "deblurring": 25.3, "inpainting": 24.5}),
         "PrimalDual": (_primal_dual, {"denoising": 26.5, "deblurring": 28.3, "inpainting": 26.0}),
     }
-    found = []
-    for kind, (make, targets) in goals.items():
-        for task, target in targets.items():
-            build = partial(make, task)
-            ours = [Contestant("lifted", build, {"batch_size": 50})]
-            others = _unrolled_rivals(build, RATES if scale.full else RATES[:1])
-            data = partial(restored, scale.full, task, False)
-            name = f"{kind}, {task}, 8 s"
-            found.append(Case(name, data, "psnr", scale.time(8.0), ours, others, target, select=True))
-    return found
+    return [
+        _unrolled_case(
+            scale, f"{kind}, {task}, 8 s", partial(restored, scale.full, task, False), partial(make, task), 8.0, RATES,
+            target,
+        )
+        for kind, (make, targets) in goals.items()
+        for task, target in targets.items()
+    ]  # fmt: skip
 
 
 def redrawn(scale: Scale) -> list[Case]:
     """Primal-dual networks with new noise and masks in every epoch."""
-    found = []
-    for task, target in {"denoising": 27.0, "deblurring": 28.6, "inpainting": 27.0}.items():
-        build = partial(_primal_dual, task)
-        ours = [Contestant("lifted", build, {"batch_size": 50})]
-        others = _unrolled_rivals(build, RATES[:1])  # one setting only: a run takes half a minute
-        data = partial(_redrawn, scale.full, task)
-        name = f"PrimalDual, {task}, redrawn, 30 s"
-        found.append(Case(name, data, "psnr", scale.time(30.0), ours, others, target, select=True))
-    return found
+    targets = {"denoising": 27.0, "deblurring": 28.6, "inpainting": 27.0}
+    return [
+        _unrolled_case(
+            scale, f"PrimalDual, {task}, redrawn, 30 s", partial(_redrawn, scale.full, task),
+            partial(_primal_dual, task), 30.0, RATES[:1], target,  # one setting only: a run takes half a minute
+        )
+        for task, target in targets.items()
+    ]  # fmt: skip
 
 
 def sensing(scale: Scale) -> list[Case]:
@@ -296,11 +298,8 @@ def sensing(scale: Scale) -> list[Case]:
         identity = Identity((columns,))
         return LISTA(Dense(matrix), identity, 10, form="coupled", threshold=0.1, learnable=("coupling", "threshold"))
 
-    ours = [Contestant("lifted", build, {"batch_size": 50})]
     rates = [(4e-3, 1e-1), (2e-3, 1e-1), (8e-3, 1e-1), (4e-3, 3e-2)]
-    others = _unrolled_rivals(build, rates if scale.full else rates[:1])
-    name = f"coupled LISTA, {rows} × {columns}, 30 s"
-    return [Case(name, data, "nmse", scale.time(30.0), ours, others, -19.0, SquaredError(), select=True)]
+    return [_unrolled_case(scale, f"coupled LISTA, {rows} × {columns}, 30 s", data, build, 30.0, rates, -19.0, "nmse")]
 
 
 def _codes(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -317,9 +316,9 @@ def resnet(scale: Scale) -> list[Case]:
     def build(seed: int) -> Network:
         return ResNet(PIXELS, [128] * 8, 10, generator=torch.Generator().manual_seed(seed))
 
-    data = partial(_classification, scale.full)
+    data = partial(classification, scale.full)
     ours = [Contestant("lifted", build, {"batch_size": 200})]
-    others = rivals(build, (1e-3, 3e-3) if scale.full else (1e-3,), (200,))
+    others = baselines(build, (1e-3, 3e-3) if scale.full else (1e-3,), (200,))
     return [Case("ResNet 8 × 128, 3 epochs", data, "accuracy", scale.epochs(3), ours, others, None, CrossEntropy())]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
@@ -121,10 +120,14 @@ class BenchInversion(Command):
         self.save_figure(name, lambda plot: plot.pictures(pictures))
 
     def show(self, record: Record, console: Console) -> None:
-        for title, table in _tables(record):
-            console.print(title, style="bold")
-            console.print(table)
-            console.print()
+        for name, (title, words, numbers, lines) in _TABLES.items():
+            if name in record:
+                table = columns(words, numbers)
+                for cells in (cells for row in record[name] for cells in lines(row)):
+                    table.add_row(*cells)
+                console.print(title, style="bold")
+                console.print(table)
+                console.print()
         console.print(
             f"{record['threads']} threads, processor seconds. All methods have the same start, prior, weight and "
             "anchor, which were chosen for Adam on other images; SURE chooses its own. Adam and L-BFGS: torch's own, "
@@ -152,46 +155,6 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
     return figures
 
 
-def _tables(record: Record) -> list[tuple[str, Table]]:
-    found = []
-    if "training" in record:
-        rows = [
-            [f"{r['level']:g}", f"{r['loss']:.3g}", str(r["epoch"]), f"{r['seconds']:.0f}"] for r in record["training"]
-        ]
-        found.append(("Autoencoder", _table(["level"], ["loss", "epoch", "seconds"], rows)))
-    if "autoencoder" in record:
-        rows = [cells for row in record["autoencoder"] for cells in _gains(row)]
-        numbers = ["gain (dB)", "objective", "s", "default needs", "× Adam", "ahead"]
-        found.append(("Gain over the decoder", _table(["level", "noise", "contestant"], numbers, rows)))
-    if "rules" in record:
-        rows = [
-            [f"{r['level']:g}", r["rule"], f"{r['weight']:.3g}", _pair(r["gain"]), f"{r['seconds']:.2f}"]
-            for r in record["rules"]
-        ]
-        found.append(("Rules for the weight", _table(["level", "rule"], ["weight", "gain (dB)", "seconds"], rows)))
-    if "networks" in record:
-        rows = [
-            [
-                r["network"],
-                r["name"],
-                _pair(r["psnr"], sign=""),
-                f"{r['objective']:.4g}",
-                f"{r['seconds']:.2f}",
-                _needs(r),
-            ]
-            for r in record["networks"]
-        ]
-        numbers = ["PSNR (dB)", "objective", "s", "default needs"]
-        found.append(("Other networks", _table(["network", "contestant"], numbers, rows)))
-    if "growth" in record:
-        rows = [
-            [str(r["images"]), f"{1e3 * r['seconds per image']:.2f}", f"{r['bytes per image'] / 1024:.0f}"]
-            for r in record["growth"]
-        ]
-        found.append(("One call", _table(["images"], ["ms per image", "KiB per image at once"], rows)))
-    return found
-
-
 def _gains(row: dict[str, Any]) -> list[list[str]]:
     """The lines of one level and noise; the decoder's own PSNR first."""
     lines = [
@@ -217,12 +180,34 @@ def _ahead(row: dict[str, Any], cell: dict[str, Any]) -> str:
     return "" if cell["baseline"] else f"{cell['gain'][0] - best:+.2f}"
 
 
-def _table(names: list[str], numbers: list[str], rows: list[list[str]]) -> Table:
-    table = columns(names, numbers)
-    for cells in rows:
-        table.add_row(*cells)
-    return table
-
-
 def _pair(values: list[float], sign: str = "+") -> str:
     return f"{values[0]:{sign}.2f} ± {values[1]:.2f}"
+
+
+_TABLES: dict[str, tuple[str, list[str], list[str], Callable[[dict[str, Any]], list[list[str]]]]] = {
+    "training": (
+        "Autoencoder", ["level"], ["loss", "epoch", "seconds"],
+        lambda r: [[f"{r['level']:g}", f"{r['loss']:.3g}", str(r["epoch"]), f"{r['seconds']:.0f}"]],
+    ),
+    "autoencoder": (
+        "Gain over the decoder", ["level", "noise", "contestant"],
+        ["gain (dB)", "objective", "s", "default needs", "× Adam", "ahead"], _gains,
+    ),
+    "rules": (
+        "Rules for the weight", ["level", "rule"], ["weight", "gain (dB)", "seconds"],
+        lambda r: [[f"{r['level']:g}", r["rule"], f"{r['weight']:.3g}", _pair(r["gain"]), f"{r['seconds']:.2f}"]],
+    ),
+    "networks": (
+        "Other networks", ["network", "contestant"], ["PSNR (dB)", "objective", "s", "default needs"],
+        lambda r: [
+            [r["network"], r["name"], _pair(r["psnr"], ""), f"{r['objective']:.4g}", f"{r['seconds']:.2f}", _needs(r)]
+        ],
+    ),
+    "growth": (
+        "One call", ["images"], ["ms per image", "KiB per image at once"],
+        lambda r: [
+            [str(r["images"]), f"{1e3 * r['seconds per image']:.2f}", f"{r['bytes per image'] / 1024:.0f}"]
+        ],
+    ),
+}  # fmt: skip
+"""What a record may hold: title, headings of words and of numbers, and the lines of each of its rows."""

@@ -65,8 +65,8 @@ class BenchLayers(Command):
             table = columns([], ["layers", "coordinates", "steps", "processor s", "part of the first objective"])
             for row in record["coordinates"]:
                 for name in ("states", "errors"):
-                    found = row[name]
-                    numbers = (str(found["steps"]), f"{found['seconds']:.2f}", f"{found['part']:.3f}")
+                    end = row[name]
+                    numbers = (str(end["steps"]), f"{end['seconds']:.2f}", f"{end['part']:.3f}")
                     table.add_row(str(row["depth"]), name, *numbers)
             console.print(table)
             return

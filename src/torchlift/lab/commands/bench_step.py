@@ -37,14 +37,12 @@ class BenchStep(Command):
         if not chosen:
             invalid_value("cases", f"among {', '.join(case.name for case in CASES)}", ", ".join(self.cases))
         torch.set_num_threads(check_size("threads", self.threads))
-        rows = step.rows(chosen, check_size("repeats", self.repeats), check_positive("seconds", self.seconds))
-        shown = track(
-            rows, "measuring", total=len(chosen), console=Console(stderr=True), disable=self.json, transient=True
-        )
+        effort = check_size("repeats", self.repeats), check_positive("seconds", self.seconds)
+        shown = track(chosen, "measuring", console=Console(stderr=True), disable=self.json, transient=True)
         return {
             "threads": self.threads,
             "repeats": self.repeats,
-            "rows": [row.record() for row in shown],
+            "rows": [step.measure(case, *effort).record() for case in shown],
             "files of a step": step.files_of_a_step(),
         }
 

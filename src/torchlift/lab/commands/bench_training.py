@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -81,10 +82,9 @@ def _cells(row: dict[str, Any], outcome: dict[str, Any], *, first: bool) -> list
     unit = {"accuracy": " %", "psnr": " dB", "nmse": " dB"}.get(row["metric"], "")
     goal, reached = _verdict(row) if first else ("", "")
     ratios = [f"{row[name]:.2f}×" for name in ("step time ratio", "step time ratio, usual") if row[name] is not None]
-    steps = sorted(outcome["steps"])[len(outcome["steps"]) // 2]
     return [
         row["case"] if first else "", outcome["name"], f"{outcome['median']:.2f}{unit}", f"{outcome['spread']:.2f}",
-        str(steps), goal, reached, ", ".join(ratios) if first else "",
+        str(median_high(outcome["steps"])), goal, reached, ", ".join(ratios) if first else "",
     ]  # fmt: skip
 
 

@@ -77,7 +77,10 @@ class Reproduce(Command):
 
     def show(self, record: Record, console: Console) -> None:
         if self.names == (LIST,):
-            _show_list(record, console)
+            table = facts()
+            for experiment in record["experiments"]:
+                table.add_row(experiment["name"], experiment["about"])
+            console.print(table)
         else:
             _show_claims(record["experiments"], console)
             console.print(f"Results: {self.out}", soft_wrap=True)
@@ -227,13 +230,6 @@ def _progress(*, quiet: bool) -> Iterator[_Bars]:
     )
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
         yield _Bars(progress)
-
-
-def _show_list(record: Record, console: Console) -> None:
-    table = facts()
-    for experiment in record["experiments"]:
-        table.add_row(experiment["name"], experiment["about"])
-    console.print(table)
 
 
 def _show_claims(experiments: list[dict[str, Any]], console: Console) -> None:

@@ -7,13 +7,9 @@ from dataclasses import replace
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_value
-from torchlift.lab.planning.back_propagation import data_parallel, pipelined
-from torchlift.lab.planning.delay import steps_needed
-from torchlift.lab.planning.forecast import Forecast, meshes
-from torchlift.lab.planning.late_sweeps import late_sweeps
-from torchlift.lab.planning.lifting import lifting
+from torchlift.lab.planning.forecast import Forecast, Work, meshes
 from torchlift.lab.planning.machine import Machine
-from torchlift.lab.planning.work import Work
+from torchlift.lab.planning.methods import data_parallel, late_sweeps, lifting, pipelined, steps_needed
 
 METHODS = ("late sweeps", "lifting", "data-parallel", "pipelined")
 

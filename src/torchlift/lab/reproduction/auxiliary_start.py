@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean as mean
 
 import torch
 
-from torchlift.lab.problem import LAYERS, MU, WATCHED, load_images
+from torchlift.lab.problem import LAYERS, MU
 from torchlift.lab.reproduction.confidence import confidence
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
-from torchlift.lab.reproduction.recognition import Reader, reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, lifted_bregman, pictures, trained
+from torchlift.lab.reproduction.recognition import Reader
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, lifted_bregman, pictures, trained
 from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Table
 
 TASK, THRESHOLD, RATE = "denoising", 0.2, 8e-4
 STARTS = {"input": "replicated input", "random": "standard normal"}
-
-
-@dataclass(frozen=True)
-class Size:
-    """Pixels in a row, images, steps, steps between measurements, and how many seeds."""
-
-    side: int
-    training: int
-    validation: int
-    steps: int
-    every: int
-    seeds: int
 
 
 TINY = Size(14, 4, 4, 2, 1, 2)
@@ -51,23 +38,18 @@ class AuxiliaryStart(Experiment):
     about = "z begins as the replicated input or as random numbers, denoising at threshold 0.2 (section on training)"
 
     def run(self, work: Work) -> ExperimentResult:
-        size: Size = work.choose(TINY, SMALL, PAPER)
-        size = replace(size, steps=work.steps or size.steps, seeds=work.seeds or size.seeds)
-        seeds = range(work.seed, work.seed + size.seeds)
+        size: Size = work.choose(TINY, SMALL, PAPER).asked(work)
         work.expect(1 + len(STARTS) * size.seeds)
-        read = reader(work, min(size.training, WATCHED), size.validation, size.side)
-        images = {
-            seed: load_images(TASK, size.training, size.validation, seed, size.side, work.device) for seed in seeds
-        }
+        read, images = size.reader(work), size.images(work, TASK)
         parts = {
             (start, seed): trained(
                 work, f"{name}, seed {seed}", images[seed], read, THRESHOLD, size.steps, size.every,
                 partial(lifted_bregman, images=images[seed], rate=RATE, states=start, seed=seed), seed,
             )
-            for seed in seeds for start, name in STARTS.items()
+            for seed in images for start, name in STARTS.items()
         }  # fmt: skip
         outcomes = {
-            start: [Outcome.of(parts[start, seed], images[seed], read) for seed in seeds] for start in STARTS
+            start: [Outcome.of(parts[start, seed], images[seed], read) for seed in images] for start in STARTS
         }  # fmt: skip
         shown = {"ground truth": images[work.seed].validation_x[:SHOWN].cpu()}
         shown |= {name: parts[start, work.seed][0]["validation"][:SHOWN] for start, name in STARTS.items()}
@@ -81,7 +63,7 @@ class AuxiliaryStart(Experiment):
             ],
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of {size.side**2} units", "threshold": THRESHOLD,
-                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(seeds),
+                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(images),
                 "method": f"proximal Adam, {RATE:g} on both blocks", "classifier": read.record(),
             },
         )  # fmt: skip
@@ -131,16 +113,11 @@ def _table(outcomes: Outcomes, read: Reader) -> Table:
         for start, runs in outcomes.items()
         for run in runs
     ]  # fmt: skip
-    columns = (
-        "z begins as",
-        "steps",
-        "PSNR training (dB)",
-        "PSNR validation (dB)",
-        "read, validation (%)",
-        "objective",
-    )
-    formats = ("", "", ".2f", ".2f", ".1f", ".3g")
-    return Table("results", "Every seed", columns, rows, formats, note=read.note)
+    columns = {
+        "z begins as": "", "steps": "", "PSNR training (dB)": ".2f", "PSNR validation (dB)": ".2f",
+        "read, validation (%)": ".1f", "objective": ".3g",
+    }  # fmt: skip
+    return Table.of("results", "Every seed", columns, rows, read.note)
 
 
 def _curves(outcomes: Outcomes) -> Curves:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +21,7 @@ LEAST = 3
 FEW = {1: 12.706205, 2: 4.302653, 3: 3.182446}
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A mean and the borders of its interval of 95 %."""
 
     mean: float
@@ -33,6 +33,11 @@ class Interval:
         if self.low > limit:
             return True
         return None if self.low <= limit <= self.high else False  # not a number is above nothing
+
+    def at_most(self, limit: float) -> bool | None:
+        """The contrary of `above`."""
+        above = self.above(limit)
+        return None if above is None else not above
 
     def text(self, form: str = ".2f") -> str:
         return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
@@ -81,5 +86,5 @@ def over_seeds(claims: Mapping[int, Sequence[Claim]]) -> list[Claim]:
 
 def every(outcomes: Iterable[bool | None]) -> bool | None:
     """All of them: False where one is false, None where one is open."""
-    found = list(outcomes)
-    return False if any(each is False for each in found) else None if None in found else True
+    decided = set(outcomes)
+    return False if False in decided else None if None in decided else True

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from torchlift.lab.problem import LAYERS, SIDE, WATCHED, Images, load_images
+from torchlift.lab.problem import LAYERS, SIDE, Images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, conventional, pictures, trained
-from torchlift.lab.trajectory import series
+from torchlift.lab.reproduction.recognition import SPLITS, Reader
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, conventional, pictures, trained
+from torchlift.lab.trajectory import both_splits
 from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
 
 #: The paper does not say on which task it swept; denoising is the one that both settings share.
@@ -21,21 +20,11 @@ RATES = (1e-3, 5e-4, 4e-4)
 BEST_RATE, WORKING = 5e-4, 0.02
 
 
-@dataclass(frozen=True)
-class Size:
-    """Images, steps, and steps between measurements."""
-
-    training: int
-    validation: int
-    steps: int
-    every: int
-
-
-TINY = Size(3, 3, 1, 1)
+TINY = Size(SIDE, 3, 3, 1, 1)
 # On two threads a step takes about 0.25 ms per image where the network is alive, 30 ms where it is silent: at
 # threshold 0.02 three runs of 1,000 images × 500 steps × 0.25 ms, at the others twelve of 500 × 30 ms; 375 s + 180 s.
-SMALL = Size(1000, 500, 500, 25)
-PAPER = Size(5000, 500, 50_000, 100)
+SMALL = Size(SIDE, 1000, 500, 500, 25)
+PAPER = Size(SIDE, 5000, 500, 50_000, 100)
 
 Key = tuple[float, float]
 """Threshold, learning rate."""
@@ -54,9 +43,14 @@ class ConventionalSweep(Experiment):
         size: Size = work.choose(TINY, SMALL, PAPER)
         keys = list(product(THRESHOLDS, RATES))
         work.expect(1 + len(keys))
-        images = load_images(TASK, size.training, size.validation, work.seed, device=work.device)
-        read = reader(work, min(size.training, WATCHED), size.validation)
-        parts = {key: _train(work, images, read, size, key) for key in keys}
+        images, read = size.images(work, TASK)[work.seed], size.reader(work)
+        parts = {
+            (threshold, rate): trained(
+                work, f"threshold {threshold:g}, learning rate {rate:g}", images, read, threshold, size.steps,
+                size.every, partial(conventional, images=images, rate=rate),
+            )
+            for threshold, rate in keys
+        }  # fmt: skip
         outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
         return ExperimentResult(
             _summary(outcomes),
@@ -69,15 +63,6 @@ class ConventionalSweep(Experiment):
                 "classifier": read.record(),
             },
         )  # fmt: skip
-
-
-def _label(key: Key) -> str:
-    return f"threshold {key[0]:g}, learning rate {key[1]:g}"
-
-
-def _train(work: Work, images: Images, read: Reader, size: Size, key: Key) -> Part:
-    make = partial(conventional, images=images, rate=key[1])
-    return trained(work, _label(key), images, read, key[0], size.steps, size.every, make)
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -142,17 +127,22 @@ def _summary(outcomes: Mapping[Key, Outcome]) -> str:
 
 
 def figures(outcomes: Mapping[Key, Outcome], parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Figure]:
+    thresholds = {f"threshold {key[0]:g}": outcome for key, outcome in outcomes.items() if key[1] == BEST_RATE}
+    rates = {f"rate {key[1]:g}": outcome for key, outcome in outcomes.items() if key[0] == WORKING}
     return [
         _table(outcomes, images, read),
-        _by_threshold(outcomes),
-        _by_rate(outcomes),
+        _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", thresholds),
+        _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", rates),
         _pictures(parts, images),
     ]
 
 
 def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Table:
-    columns = ("threshold", "learning rate", "training error", "PSNR training (dB)", "PSNR validation (dB)",
-               "read, training (%)", "read, validation (%)", "recognisable", "remark")  # fmt: skip
+    columns = {
+        "threshold": "", "learning rate": "", "training error": ".3g", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "read, training (%)": ".1f", "read, validation (%)": ".1f", "recognisable": "",
+        "remark": "",
+    }  # fmt: skip
     rows: list[list[Cell]] = []
     for (threshold, rate), outcome in outcomes.items():
         last = outcome.trajectory.last
@@ -161,32 +151,11 @@ def _table(outcomes: Mapping[Key, Outcome], images: Images, read: Reader) -> Tab
             *(100 * outcome.accuracy[split] for split in SPLITS), outcome.readable, outcome.remark,
         ])  # fmt: skip
     note = f"The noisy validation images have {float(images.degraded.mean()):.2f} dB. {read.note}"
-    formats = ("", "", ".3g", ".2f", ".2f", ".1f", ".1f", "", "")
-    return Table("results", "All thresholds and learning rates", columns, rows, formats, note=note)
-
-
-def _by_threshold(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"threshold {key[0]:g}": outcome for key, outcome in outcomes.items() if key[1] == BEST_RATE}
-    return _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", chosen)
-
-
-def _by_rate(outcomes: Mapping[Key, Outcome]) -> Curves:
-    chosen = {f"rate {key[1]:g}": outcome for key, outcome in outcomes.items() if key[0] == WORKING}
-    return _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", chosen)
+    return Table.of("results", "All thresholds and learning rates", columns, rows, note)
 
 
 def _curves(name: str, title: str, chosen: Mapping[str, Outcome]) -> Curves:
-    drawn = [
-        series(
-            f"{label}, {split}",
-            outcome.steps,
-            outcome.column(f"{split} error"),
-            dashed=split == "training",
-            group=label,
-        )
-        for label, outcome in ((label, outcome.trajectory) for label, outcome in chosen.items())
-        for split in SPLITS
-    ]
+    drawn = [line for label, outcome in chosen.items() for line in both_splits(label, outcome.trajectory, "error")]
     return Curves(name, title, "steps", "mean squared error", drawn, y_log=True)
 
 

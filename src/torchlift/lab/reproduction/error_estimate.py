@@ -292,16 +292,14 @@ def _rates(studies: list[Study]) -> Curves:
 def _table(studies: list[Study]) -> Table:
     rows: list[list[Any]] = []
     for study in studies:
-        slope = study.slope
         finite = study.bound.isfinite()
         ratio = (study.distance / study.bound)[finite]
         rows.append(
             [
                 *(study.activation, study.source, study.distance.numel(), study.vacuous, study.violations),
-                *(float(ratio.max()) if len(ratio) else None, slope.mean, slope.low, slope.high),
+                *(float(ratio.max()) if len(ratio) else None, *study.slope),
             ]
         )
-    columns = ["activation", "source on", "cases × levels", "infinite bounds", "violations"]
-    columns += ["largest distance/bound", "exponent", "from", "to"]
-    formats = ("", "", "", "", "", ".3f", ".3f", ".3f", ".3f")
-    return Table("exponents", "Violations and exponents", columns, rows, formats)
+    columns = {"activation": "", "source on": "", "cases × levels": "", "infinite bounds": "", "violations": ""}
+    columns |= {"largest distance/bound": ".3f", "exponent": ".3f", "from": ".3f", "to": ".3f"}
+    return Table.of("exponents", "Violations and exponents", columns, rows)

@@ -306,13 +306,13 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
         )
     convex = studies[0]
     ratio = convex.ratio()
-    above = ratio.above(math.log(MARGIN))
+    mean, low, high = torch.tensor(ratio, dtype=torch.float64).exp().tolist()
     claims.append(
         claim(
             f"{convex.task.capitalize()}: implicit steps lose no efficiency (excess over the minimum at the best rate "
             f"at most {MARGIN - 1:.0%} larger than that of explicit steps)",
-            f"implicit over explicit: {math.exp(ratio.mean):.3f} [{math.exp(ratio.low):.3f}, {_exp(ratio.high):.3f}]",
-            None if above is None else not above,
+            f"implicit over explicit: {mean:.3f} [{low:.3f}, {high:.3f}]",
+            ratio.at_most(math.log(MARGIN)),
         )
     )
     return claims
@@ -321,10 +321,6 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
 def _more_usable(implicit: int, explicit: int) -> bool | None:
     """By a decade of rates; where neither method comes near the minimum there is nothing to compare."""
     return None if implicit == explicit == 0 else implicit >= explicit + PER_DECADE
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
 
 
 def _listed(rates: Iterable[float]) -> str:
@@ -377,8 +373,8 @@ def _table(studies: Sequence[Study]) -> Table:
                     *(float(mean.min()), study.usable(sweep), int(sweep.diverged.sum())),
                 ]
             )
-    columns = ["task", "start", "method", "objective at the start", "best rate", "at its end", "usable rates"]
-    formats = ("", "g", "", ".3g", ".0e", ".4g", "", "")
-    return Table(
-        "usable", "Best and usable learning rates", [*columns, "rates that end above the start"], rows, formats
-    )
+    columns = {
+        "task": "", "start": "g", "method": "", "objective at the start": ".3g", "best rate": ".0e",
+        "at its end": ".4g", "usable rates": "", "rates that end above the start": "",
+    }  # fmt: skip
+    return Table.of("usable", "Best and usable learning rates", columns, rows)

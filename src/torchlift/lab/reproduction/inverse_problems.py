@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import fmean as mean
@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 
 from torchlift.data import psnr
-from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build, load_images
+from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
+from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     SHOWN,
     Outcome,
+    Size,
     conventional,
     lifted_bregman,
     pictures,
     recommended,
     trained,
 )
-from torchlift.lab.trajectory import series
+from torchlift.lab.trajectory import both_splits, series
 from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
 
 THRESHOLDS = (0.2, 0.02)
@@ -43,33 +44,11 @@ BATCH = 50
 PUBLISHED_STEPS = 50_000
 
 
-@dataclass(frozen=True)
-class Size:
-    """How large.
-
-    Arguments:
-        side: pixels in a row of an image; the network is as wide as an image.
-        training, validation: images.
-        steps: on all images at once, in the published settings.
-        batch_steps: on batches, in the recommended settings.
-        every: steps between measurements.
-        seeds: how many times all of it is done.
-    """
-
-    side: int
-    training: int
-    validation: int
-    steps: int
-    batch_steps: int
-    every: int
-    seeds: int
-
-
-TINY = Size(14, 4, 4, 2, 2, 1, 2)
+TINY = Size(14, 4, 4, 2, 1, seeds=2, batch_steps=2)
 # Half the resolution and a quarter of the images: as many images per unit as in the paper. With fewer images than
 # units each layer would interpolate. On one thread a step takes 0.05 s lifted and 0.035 s conventional.
-SMALL = Size(14, 1250, 500, 2000, 1000, 100, 3)
-PAPER = Size(28, 5000, 500, PUBLISHED_STEPS, 1000, 100, 1)
+SMALL = Size(14, 1250, 500, 2000, 100, seeds=3, batch_steps=1000)
+PAPER = Size(28, 5000, 500, PUBLISHED_STEPS, 100, batch_steps=1000)
 
 
 Key = tuple[str, str, float]
@@ -96,27 +75,23 @@ class InverseProblem(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         size = self.size(work)
-        seeds = range(work.seed, work.seed + size.seeds)
         work.expect(1 + len(KEYS) * size.seeds)
-        read = reader(work, min(size.training, WATCHED), size.validation, size.side)
-        images = {
-            seed: load_images(self.task, size.training, size.validation, seed, size.side, work.device) for seed in seeds
-        }
-        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in seeds for key in KEYS}
-        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in seeds] for key in KEYS}
+        read, images = size.reader(work), size.images(work, self.task)
+        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in images for key in KEYS}
+        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in images] for key in KEYS}
         first = images[work.seed]
         degraded = [each.degraded.cpu() for each in images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
             claims(outcomes, degraded, read.bar("validation"), work.scale == "tiny", self.fits),
             figures(self.task, outcomes, {key: parts[key, work.seed] for key in KEYS}, first, read),
-            self._configuration(size, seeds, read),
+            self._configuration(size, list(images), read),
         )
 
     def size(self, work: Work) -> Size:
         """Of the scale, with the numbers of steps and seeds that were asked for."""
         size: Size = work.choose(TINY, replace(SMALL, steps=int(SMALL.steps * self.slower)), PAPER)
-        return replace(size, steps=work.steps or size.steps, seeds=work.seeds or size.seeds)
+        return size.asked(work)
 
     def _train(self, work: Work, images: Images, read: Reader, size: Size, key: Key, seed: int) -> Part:
         setting, method, threshold = key
@@ -132,7 +107,7 @@ class InverseProblem(Experiment):
             make = partial(recommended, images=images, steps=steps, seed=seed, back_propagation=back, **options)
         return trained(work, name, images, read, threshold, steps, size.every, make, seed)
 
-    def _configuration(self, size: Size, seeds: range, read: Reader) -> Mapping[str, Any]:
+    def _configuration(self, size: Size, seeds: Sequence[int], read: Reader) -> Mapping[str, Any]:
         return {
             "task": self.task, "network": f"{LAYERS} hidden layers of {size.side**2} units", "mu": MU,
             "thresholds": list(THRESHOLDS), "pixels": f"{size.side} × {size.side}", "images": size.training,
@@ -300,7 +275,7 @@ def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], step
         "training validates no worse than lifted Bregman training.",
         f"conventional {_best(plain)}; lifted {_best(lifted)}; lifted − conventional {mean(gaps):+.2f} dB"
         + ("" if margin is None else f", {_gain(margin)}"),
-        None if tiny else gaps[0] <= 0 if margin is None else _negated(margin.above(0)),
+        None if tiny else gaps[0] <= 0 if margin is None else margin.at_most(0),
         "torchlift",
     )
 
@@ -320,10 +295,6 @@ def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny:
         None if tiny else every([better, seconds[0] < seconds[1]]),
         "torchlift",
     )
-
-
-def _negated(verdict: bool | None) -> bool | None:
-    return None if verdict is None else not verdict
 
 
 def _differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> list[Tensor]:
@@ -374,8 +345,11 @@ def figures(task: str, outcomes: Outcomes, parts: Mapping[Key, Part], images: Im
 
 
 def _table(outcomes: Outcomes, images: Images, read: Reader) -> Table:
-    columns = ("settings", "training", "threshold", "steps", "PSNR training (dB)", "PSNR validation (dB)",
-               "± over seeds", "read, training (%)", "read, validation (%)", "remark")  # fmt: skip
+    columns = {
+        "settings": "", "training": "", "threshold": "", "steps": "", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "± over seeds": ".2f", "read, training (%)": ".1f",
+        "read, validation (%)": ".1f", "remark": "",
+    }  # fmt: skip
     inputs = {"training": images.y[:WATCHED], "validation": images.validation_y}
     rows: list[list[Cell]] = [
         ["", "clean images", None, None, None, None, None, *(100 * read.clean[split] for split in SPLITS), ""],
@@ -393,27 +367,26 @@ def _table(outcomes: Outcomes, images: Images, read: Reader) -> Table:
         ])  # fmt: skip
     seeds = len(outcomes[KEYS[0]])
     note = f"Last parameters; means over images and {seeds} seeds, half the width of a 95 % interval. {read.note}"
-    formats = ("", "", "", "", *[".2f"] * 3, *[".1f"] * 2, "")
-    return Table("results", "All settings", columns, rows, formats, note=note)
+    return Table.of("results", "All settings", columns, rows, note)
 
 
 def _course(outcomes: Outcomes) -> Table:
-    columns = ("settings", "training", "threshold", "best step", "processor (s)", "PSNR (dB)", "read (%)",
-               "last step", "processor (s), last", "PSNR (dB), last", "read (%), last")  # fmt: skip
+    measured = {"processor (s)": ".0f", "PSNR (dB)": ".2f", "read (%)": ".1f"}
+    columns = {"settings": "", "training": "", "threshold": "", "best step": "", **measured}
+    columns |= {"last step": "", **{f"{name}, last": form for name, form in measured.items()}}
     rows: list[list[Cell]] = []
     for (setting, method, threshold), runs in outcomes.items():
         moments: list[Cell] = []
-        for rows_there in ([run.best for run in runs], [run.trajectory.last for run in runs]):
-            columns_there = [mean([row[name] for row in rows_there])
-                             for name in ("step", "processor", "held-out psnr", "held-out read")]  # fmt: skip
-            moments += [round(columns_there[0]), *columns_there[1:3], 100 * columns_there[3]]
+        for there in ([run.best for run in runs], [run.trajectory.last for run in runs]):
+            names = ("step", "processor", "held-out psnr", "held-out read")
+            step, seconds, quality, read = (mean([row[name] for row in there]) for name in names)
+            moments += [round(step), seconds, quality, 100 * read]
         rows.append([setting, method, threshold, *moments])
-    formats = ("", "", "", "", ".0f", ".2f", ".1f", "", ".0f", ".2f", ".1f")
     note = (
         "Every other validation image chooses the best step, the rest are measured: means over seeds. Processor time "
         "of the steps, all threads together."
     )
-    return Table("course", "Where each training is best, and where it ends", columns, rows, formats, note=note)
+    return Table.of("course", "Where each training is best, and where it ends", columns, rows, note)
 
 
 def _objective(outcomes: Mapping[Key, Outcome]) -> Curves:
@@ -429,12 +402,9 @@ def _curves(
     setting: str, measure: str, unit: str, log: bool, outcomes: Mapping[Key, Outcome], images: Images
 ) -> Curves:
     drawn = []
-    for key, outcome in outcomes.items():
-        if key[0] == setting:
-            name = f"{key[1]}, {key[2]:g}"
-            for split, dashed in (("training", True), ("validation", False)):
-                column = outcome.trajectory.column(f"{split} {measure}")
-                drawn.append(series(f"{name}, {split}", outcome.trajectory.steps, column, dashed=dashed, group=name))
+    for (chosen, method, threshold), outcome in outcomes.items():
+        if chosen == setting:
+            drawn += both_splits(f"{method}, {threshold:g}", outcome.trajectory, measure)
     last = max(outcome.trajectory.steps[-1] for key, outcome in outcomes.items() if key[0] == setting)
     error = float((images.validation_y - images.validation_x).square().mean())
     level = float(images.degraded.mean()) if measure == "psnr" else error

@@ -314,46 +314,30 @@ def _table(levels: list[Level]) -> Table:
             rows.append(
                 [
                     *(level.loss, method, weights.get("weight"), weights.get("anchor")),
-                    *(quality.mean, quality.low, quality.high, gain.mean, gain.low, gain.high),
-                    *(structure.mean, structure.low, structure.high, float(level.misfit[method].mean())),
+                    *(*quality, *gain, *structure, float(level.misfit[method].mean())),
                 ]
             )
-    columns = ["training loss", "method", "weight", "anchor"]
-    for quantity in ("PSNR (dB)", "gain (dB)", "SSIM"):
-        columns += [quantity, f"{quantity}, from", f"{quantity}, to"]
-    return Table(
-        "quality",
-        "Quality of the images",
-        [*columns, "‖Enc(x) − y‖/‖y‖"],
-        rows,
-        ("g", "", ".3g", ".3g", *3 * (".2f",), *3 * ("+.2f",), *3 * (".3f",), ".3f"),
-        note="Mean over images with its interval of 95 %; gains are over the decoder. The paper's weights are its own, "
+    columns = {"training loss": "g", "method": "", "weight": ".3g", "anchor": ".3g"}
+    for quantity, form in (("PSNR (dB)", ".2f"), ("gain (dB)", "+.2f"), ("SSIM", ".3f")):
+        columns |= dict.fromkeys((quantity, f"{quantity}, from", f"{quantity}, to"), form)
+    note = (
+        "Mean over images with its interval of 95 %; gains are over the decoder. The paper's weights are its own, "
         "ours were chosen on other images. Misprint corrected: the paper's algorithm and step sizes with 1/(1 + τ) in "
-        "front of the auxiliary step. By our sweeps: the paper's objective and weights, by our backward sweeps.",
+        "front of the auxiliary step. By our sweeps: the paper's objective and weights, by our backward sweeps."
     )
+    return Table.of("quality", "Quality of the images", {**columns, "‖Enc(x) − y‖/‖y‖": ".3f"}, rows, note)
 
 
 def _curves(levels: list[Level]) -> list[Figure]:
     losses = [level.loss for level in levels]
     figures: list[Figure] = []
-    for name, label, values in (("psnr", "PSNR (dB)", "psnr"), ("ssim", "SSIM", "ssim")):
+    for name, label in (("psnr", "PSNR (dB)"), ("ssim", "SSIM")):
         series = []
         for method in METHODS:
-            intervals = [confidence(getattr(level, values)[method]) for level in levels]
-            low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
-            series.append(
-                Series(
-                    method,
-                    losses,
-                    [interval.mean for interval in intervals],
-                    low,
-                    high,
-                    dashed=method in (DECODER, CLAMPED),
-                )
-            )
-        figures.append(
-            Curves(f"{name}-by-loss", f"{label} by training loss", "training loss", label, series, x_log=True)
-        )
+            mean, low, high = zip(*(confidence(getattr(level, name)[method]) for level in levels), strict=True)
+            series.append(Series(method, losses, mean, low, high, dashed=method in (DECODER, CLAMPED)))
+        title = f"{label} by training loss"
+        figures.append(Curves(f"{name}-by-loss", title, "training loss", label, series, x_log=True))
     return figures
 
 

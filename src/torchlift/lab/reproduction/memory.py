@@ -99,17 +99,15 @@ class Memory(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
-        work.expect(len(plan.batches) + len(plan.depths) + len(plan.samples))
+        cells = [
+            *(("batch", batch, f"batch {batch}", ON_BATCHES, plan.depth, batch, batch) for batch in plan.batches),
+            *(("layers", depth, f"{depth} layers", ON_BATCHES, depth, plan.batch, plan.batch) for depth in plan.depths),
+            *(("samples", count, f"{count} samples", ALL, plan.depth, count, plan.batch) for count in plan.samples),
+        ]
+        work.expect(len(cells))
         bytes_by_axis: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
-        for batch in plan.batches:
-            make = partial(_measure, work.seed, ON_BATCHES, plan.depth, batch, batch)
-            _, bytes_by_axis["batch"][batch] = work.part(f"batch {batch}", make)
-        for depth in plan.depths:
-            make = partial(_measure, work.seed, ON_BATCHES, depth, plan.batch, plan.batch)
-            _, bytes_by_axis["layers"][depth] = work.part(f"{depth} layers", make)
-        for samples in plan.samples:
-            make = partial(_measure, work.seed, ALL, plan.depth, samples, plan.batch)
-            _, bytes_by_axis["samples"][samples] = work.part(f"{samples} samples", make)
+        for axis, place, name, *sizes in cells:
+            _, bytes_by_axis[axis][place] = work.part(name, partial(_measure, work.seed, *sizes))
         decidable = work.scale != "tiny"
         claims = [
             overhead(bytes_by_axis, decidable),
@@ -209,7 +207,7 @@ def figures(bytes_by_axis: Mapping[str, Cells], plan: Plan) -> list[Figure]:
         names = list(next(iter(cells.values())))
         rows: list[list[Cell]] = [[at, *(float(_mega(cell[name])) for name in names)] for at, cell in cells.items()]
         title = f"Peak memory against {label} (MB)"
-        made.append(Table(f"memory-{axis}", title, [label, *names], rows, ["", *[".1f"] * len(names)], note=note))
+        made.append(Table.of(f"memory-{axis}", title, {label: "", **dict.fromkeys(names, ".1f")}, rows, note))
         series = [Series(name, list(cells), [cell[name] / 1e6 for cell in cells.values()]) for name in names]
         made.append(Curves(f"curve-{axis}", title, label, "MB", series, x_log=True, y_log=True, note=note))
     return [_growth_table(bytes_by_axis, plan), *made]
@@ -225,12 +223,12 @@ def _growth_table(bytes_by_axis: Mapping[str, Cells], plan: Plan) -> Table:
         last = max(bytes_by_axis["batch"])
         fixed = bytes_by_axis["batch"][last][name] - slope * last
         rows.append([name, slope / state, fixed / network])
-    columns = ["method", "per sample of a batch (states)", "fixed (networks)"]
+    columns = {"method": "", "per sample of a batch (states)": ".2f", "fixed (networks)": ".2f"}
     note = (
         "A line through the two largest batches. States: one number per hidden unit; a stored activation "
         "is one. Networks: one number per parameter; a gradient is one, the two moments of Adam are two."
     )
-    return Table("growth", "What memory consists of", columns, rows, ["", ".2f", ".2f"], note=note)
+    return Table.of("growth", "What memory consists of", columns, rows, note)
 
 
 def _mega(size: float) -> str:

@@ -23,7 +23,7 @@ from torchlift.lab.benchmarks.solvers import (
 from torchlift.lab.problem import LAYERS, MU, Images, build, load_images
 from torchlift.lab.reproduction.confidence import over_seeds
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
-from torchlift.lab.trajectory import Trajectory, follow, part_of, series, trajectory_of
+from torchlift.lab.trajectory import Trajectory, both_splits, follow, part_of, series, trajectory_of
 from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
 #: Measurements of sweeps.
@@ -214,11 +214,7 @@ def figures(trajectories: Mapping[str, Trajectory], noisy: float) -> list[Figure
         return [series(name, run.column(x), run.column(y)) for name, run in drawn.items()]
 
     longest = max(run.last["seconds"] for run in trajectories.values())
-    psnr = [
-        series(f"{name}, {split}", run.steps, run.column(f"{split} psnr"), dashed=split == "training", group=name)
-        for name, run in four.items()
-        for split in ("training", "validation")
-    ]
+    psnr = [line for name, run in four.items() for line in both_splits(name, run, "psnr")]
     return [
         _table(trajectories, noisy),
         Curves(
@@ -242,11 +238,13 @@ def figures(trajectories: Mapping[str, Trajectory], noisy: float) -> list[Figure
 
 
 def _table(trajectories: Mapping[str, Trajectory], noisy: float) -> Table:
-    columns = ("solver", "steps", "seconds", "objective", "PSNR training (dB)", "PSNR validation (dB)", "remark")
+    columns = {
+        "solver": "", "steps": "", "seconds": ".1f", "objective": ".4g", "PSNR training (dB)": ".2f",
+        "PSNR validation (dB)": ".2f", "remark": "",
+    }  # fmt: skip
     rows: list[list[Cell]] = [[NOISY, None, None, None, None, noisy, ""]]
     for name, trajectory in trajectories.items():
         last = trajectory.last
         quality = [last["training psnr"], last["validation psnr"]]
         rows.append([name, last["step"], last["seconds"], last["objective"], *quality, trajectory.failure])
-    formats = ("", "", ".1f", ".4g", ".2f", ".2f", "")
-    return Table("results", "Where every solver ends", columns, rows, formats)
+    return Table.of("results", "Where every solver ends", columns, rows)

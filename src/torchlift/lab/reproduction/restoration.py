@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
-from torchlift.lab.problem import MU, WATCHED, Images, build
+from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
 from torchlift.lab.reproduction.experiment import Part, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader
+from torchlift.lab.reproduction.recognition import SPLITS, Reader, reader
 from torchlift.lab.trajectory import Row, Trajectory, follow, part_of, trajectory_of
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
@@ -27,6 +27,42 @@ from torchlift.training.lifted_step import LiftedStep
 
 #: Samples shown.
 SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the trainings of an experiment are.
+
+    Arguments:
+        side: pixels in a row of an image; the network is as wide as an image.
+        training, validation: images.
+        steps: on all images at once, in the published settings.
+        every: steps between measurements.
+        seeds: how many times all of it is done.
+        batch_steps: on batches, in the recommended settings.
+    """
+
+    side: int
+    training: int
+    validation: int
+    steps: int
+    every: int
+    seeds: int = 1
+    batch_steps: int = 0
+
+    def asked(self, work: Work) -> Size:
+        """The same with the numbers of steps and seeds that were asked for."""
+        return replace(self, steps=work.steps or self.steps, seeds=work.seeds or self.seeds)
+
+    def reader(self, work: Work) -> Reader:
+        """The classifier of the images that are measured."""
+        return reader(work, min(self.training, WATCHED), self.validation, self.side)
+
+    def images(self, work: Work, task: str) -> dict[int, Images]:
+        """Seed ↦ images, from the seed of the work on."""
+        seeds = range(work.seed, work.seed + self.seeds)
+        sizes = self.training, self.validation
+        return {seed: load_images(task, *sizes, seed, self.side, work.device) for seed in seeds}
 
 
 @dataclass(frozen=True, eq=False)

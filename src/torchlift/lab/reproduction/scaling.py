@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median_high
 
 import torch
 
@@ -206,26 +207,19 @@ def cost(times_by_axis: Mapping[str, Times], decidable: bool) -> Claim:
     return Claim.of(statement, measured, max(ratios.values()) <= ALLOWED if decidable else None, "torchlift")
 
 
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
 def _ratio(cell: Mapping[str, Sequence[float]], name: str) -> float:
-    return _middle(cell[name]) / _middle(cell[TAPE])
+    return median_high(cell[name]) / median_high(cell[TAPE])
 
 
 def _fits_table(fits: Mapping[str, Mapping[str, Interval]]) -> Table:
     rows: list[list[Cell]] = []
     for axis, by_name in fits.items():
         for name, fit in by_name.items():
-            rows.append([axis, name, fit.mean, *_borders(fit), EXPECTED[axis]])
-    columns = ["axis", "method", "exponent", "95 %: from", "to", "of the products alone"]
+            borders = (fit.low, fit.high) if math.isfinite(fit.low) else (None, None)
+            rows.append([axis, name, fit.mean, *borders, EXPECTED[axis]])
+    columns = {"axis": "", "method": "", "exponent": ".2f", "95 %: from": ".2f", "to": ".2f"}
     note = f"Least squares in logarithms on the {FITTED} largest sizes. A dash: too few values for an interval."
-    return Table("exponents", "Fitted exponents", columns, rows, ["", "", ".2f", ".2f", ".2f", ".0f"], note=note)
-
-
-def _borders(fit: Interval) -> tuple[Cell, Cell]:
-    return (fit.low, fit.high) if math.isfinite(fit.low) else (None, None)
+    return Table.of("exponents", "Fitted exponents", {**columns, "of the products alone": ".0f"}, rows, note)
 
 
 def _figures(times_by_axis: Mapping[str, Times], plan: Plan) -> list[Figure]:
@@ -234,19 +228,19 @@ def _figures(times_by_axis: Mapping[str, Times], plan: Plan) -> list[Figure]:
     for axis, times in times_by_axis.items():
         fixed = ", ".join(f"{labels[name]}: {value}" for name, value in plan.base.items() if name != axis)
         rows: list[list[Cell]] = [
-            [at, *(_middle(cell[name]) for name in METHODS), _ratio(cell, SWEEP), _ratio(cell, FREE)]
+            [at, *(median_high(cell[name]) for name in METHODS), _ratio(cell, SWEEP), _ratio(cell, FREE)]
             for at, cell in times.items()
         ]
-        columns = [labels[axis], *(f"{name} (ms)" for name in METHODS), f"{SWEEP}, ratio", f"{FREE}, ratio"]
+        columns = {labels[axis]: "", **{f"{name} (ms)": ".3g" for name in METHODS}}
+        columns |= {f"{name}, ratio": ".2f" for name in (SWEEP, FREE)}
         title = f"Time of a step against {labels[axis]}"
         note = f"Fixed: {fixed}. Medians; ratios to back-propagation."
-        formats = ["", *[".3g"] * len(METHODS), ".2f", ".2f"]
-        made.append(Table(f"step-{axis}", title, columns, rows, formats, note=note))
+        made.append(Table.of(f"step-{axis}", title, columns, rows, note))
         series = [
             Series(
                 name,
                 list(times),
-                [_middle(cell[name]) for cell in times.values()],
+                [median_high(cell[name]) for cell in times.values()],
                 [min(cell[name]) for cell in times.values()],
                 [max(cell[name]) for cell in times.values()],
                 dashed=name == TAPE,

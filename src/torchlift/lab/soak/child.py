@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,6 @@ class Event:
     said: str
     step: int
     expected: bool
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, linear_regression
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def soak(folder: Path, seconds: float, seed: int = 0, tell: Tell = lambda _: Non
         "rounds": rounds,
         "seconds": time.monotonic() - begin,
         "memory": {"growth": growth(watched), "samples": watched},
-        "disturbances": [event.record() for event in events],
+        "disturbances": [asdict(event) for event in events],
         "claims": [asdict(claim) for claim in claims],
         "passed": all(claim.passed is not False for claim in claims),
     }
@@ -95,10 +96,8 @@ def growth(samples: Sequence[tuple[float, float]]) -> float:
     """Relative growth over all samples (second, size): the slope of the least-squares line × time / mean size."""
     if len(samples) < 2:
         return 0.0
-    seconds, sizes = torch.tensor(samples, dtype=torch.float64).T
-    centred = seconds - seconds.mean()
-    slope = (centred @ sizes) / (centred @ centred)
-    return float(slope * (seconds[-1] - seconds[0]) / sizes.mean())
+    seconds, sizes = zip(*samples, strict=True)
+    return linear_regression(seconds, sizes).slope * (seconds[-1] - seconds[0]) / fmean(sizes)
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -276,5 +275,5 @@ def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
     seconds = samples[-1][0] - samples[0][0] if samples else 0.0
     if seconds < WATCHED:
         return Claim(statement, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
-    share, mean = growth(samples), sum(size for _, size in samples) / len(samples)
+    share, mean = growth(samples), fmean(size for _, size in samples)
     return Claim(statement, share < GROWTH, f"{share:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchlift.core.errors import invalid_type
 from torchlift.report.plot.style import SMALL, TITLE, plain
 from torchlift.report.records import Blocks, Grid, network_blocks
+from torchlift.report.records.figures import borders
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def draw_blocks(shown: Blocks) -> Figure:
 def _draw(axis: Axes, grid: Grid) -> None:
     from matplotlib.patches import Rectangle
 
-    tops, lefts = _edges(grid.rows), _edges(grid.columns)
+    tops, lefts = borders(grid.rows), borders(grid.columns)
     scale = max(lefts[-1] / _WIDE, tops[-1] / _HIGH)
     for i, j, symbol in grid.cells:
         height, width = tops[i + 1] - tops[i], lefts[j + 1] - lefts[j]
@@ -76,14 +77,6 @@ def _draw(axis: Axes, grid: Grid) -> None:
     axis.set_xticks(*_ticks(grid.columns, lefts))
     axis.set_yticks(*_ticks(grid.rows, tops))
     axis.tick_params(length=0, labelsize=SMALL)
-
-
-def _edges(margin: Sequence[tuple[str, int]]) -> list[float]:
-    """Cell borders; fourth roots keep small blocks visible beside large ones."""
-    edges = [0.0]
-    for _, size in margin:
-        edges.append(edges[-1] + size**0.25)
-    return edges
 
 
 def _ticks(margin: Sequence[tuple[str, int]], edges: list[float]) -> tuple[list[float], list[str]]:

@@ -19,7 +19,7 @@ _COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#
 _KINDS = ("train", "validation")
 _AXES = ("step", "seconds", "epoch")
 
-_MEASURES = {
+MEASURES = {
     "accuracy": ("accuracy (%)", max),
     "psnr": ("PSNR (dB)", max),
     "ssim": ("SSIM", max),
@@ -62,7 +62,7 @@ def training(
                 _draw_starts(axis, rows, against, colour)
             else:
                 _shade_phases(axis, rows, against)
-    titles = ["loss", _MEASURES.get(metric, (metric,))[0]] if metric else ["loss"]
+    titles = ["loss", MEASURES.get(metric, (metric,))[0]] if metric else ["loss"]
     for axis, title in zip(axes, titles, strict=True):
         axis.set_xlabel(against)
         axis.set_ylabel(title)
@@ -100,8 +100,8 @@ def _draw_metric(axis: Axes, rows: Rows, against: str, metric: str, colour: str)
     axis.margins(y=0.1)  # for the label of the best
     axis.plot(x, y, "o-", color=colour, ms=3, lw=1.2)
     finite = [pair for pair in zip(y, x, strict=True) if math.isfinite(pair[0])]
-    if metric in _MEASURES and finite:
-        value, where = _MEASURES[metric][1](finite, key=lambda pair: pair[0])
+    if metric in MEASURES and finite:
+        value, where = MEASURES[metric][1](finite, key=lambda pair: pair[0])
         axis.plot([where], [value], "*", color=colour, ms=11, mec="white", mew=0.6, zorder=3)
         # to the left: the best is often the last, and the frame near
         axis.annotate(

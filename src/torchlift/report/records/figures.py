@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -80,6 +81,13 @@ class Table(Figure):
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     formats: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequence[Cell]], note: str = ""
+    ) -> Table:
+        """From {heading: format of its numbers}."""
+        return cls(name, title, list(columns), rows, list(columns.values()), note=note)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -221,6 +229,11 @@ class Grid:
     rows: Sequence[tuple[str, int]]
     columns: Sequence[tuple[str, int]]
     cells: Sequence[tuple[int, int, str]]
+
+
+def borders(parts: Sequence[tuple[str, int]]) -> list[float]:
+    """Where the drawn rows or columns of a grid begin; fourth roots keep small blocks visible beside large ones."""
+    return [0.0, *accumulate(max(size, 1) ** 0.25 for _, size in parts)]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def run(sizes: Sequence[Size], effort: Effort) -> dict[str, Any]:
         sizes: the first one is what tables are about; all of them serve to fit the cost model.
         effort: how much to measure.
     """
-    rows = json.loads(launch(_measure, effort.processes, json.dumps([str(s) for s in sizes]), _text(effort)))
+    settings = json.dumps([str(size) for size in sizes]), json.dumps(asdict(effort))
+    rows = json.loads(launch(_measure, effort.processes, *settings))
     measured = [(size, row["seconds"]) for size, row in zip(sizes, rows, strict=True)]
     machine = fitted(measured, effort.processes)
     alone = quiet(machine, measured)
@@ -162,7 +163,3 @@ def _counted(call: Callable[[], object], mesh: Mesh) -> Volume:
 
 def _pipeline(micro_batches: int) -> str:
     return f"1F1B, {micro_batches} micro-batches"
-
-
-def _text(effort: Effort) -> str:
-    return json.dumps(asdict(effort))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.checks import Shape
 from torchlift.data import as_batches
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.benchmarks.distributed.size import Size
@@ -69,36 +70,54 @@ def data_parallel(size: Size, mesh: Mesh) -> Callable[[], None]:
 
 
 def pipelined(size: Size, mesh: Mesh, micro_batches: int) -> Callable[[], None]:
-    """The same by `torch.distributed.pipelining`, schedule 1F1B, cut where our layers are cut."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
+    """The same by `torch.distributed.pipelining`, cut where our layers are cut."""
     network, (y, x) = size.network(), size.data()
     stretch = partition(network, mesh.layers)[mesh.layer_rank]
     modules = nn.Sequential(*list(network.to_sequential())[slice(*stretch.modules)])
-    first, last = mesh.neighbour(-1) is None, mesh.neighbour(1) is None
     shape = (size.batch // micro_batches, size.width)
+    propagate = pipeline(modules, mesh, micro_batches, (shape, shape), _loss)
+    return _descent(modules, lambda: propagate(y, x))
+
+
+def pipeline(
+    module: nn.Module, mesh: Mesh, micro_batches: int, shapes: tuple[Shape, Shape], loss: Callable[..., Tensor]
+) -> Callable[[Tensor, Tensor], None]:
+    """Forward and back through all stages by schedule 1F1B; gradients are added to those of this process's stage.
+
+    Arguments:
+        module: the stage of this process.
+        mesh: its "layers" are the stages.
+        micro_batches: parts of a batch.
+        shapes: of the stage's inputs and outputs, of one micro-batch.
+        loss: of outputs and targets.
+    """
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    first, last = mesh.neighbour(-1) is None, mesh.neighbour(1) is None
     stage = PipelineStage(
-        modules, mesh.layer_rank, mesh.layers, torch.device("cpu"),
-        input_args=torch.empty(shape, requires_grad=not first), output_args=torch.empty(shape, requires_grad=True),
-        group=mesh.group("layers"),
+        module, mesh.layer_rank, mesh.layers, torch.device("cpu"), group=mesh.group("layers"),
+        input_args=torch.empty(shapes[0], requires_grad=not first),
+        output_args=torch.empty(shapes[1], requires_grad=True),
     )  # fmt: skip
-    schedule = Schedule1F1B(stage, micro_batches, loss_fn=_loss)
-    optimiser = torch.optim.SGD(modules.parameters(), lr=STEP)
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=loss)
 
-    def step() -> None:
-        optimiser.zero_grad()
+    def propagate(y: Tensor, x: Tensor) -> None:
         schedule.step(*([y] if first else []), **({"target": x, "losses": []} if last else {}))
-        optimiser.step()
 
-    return step
+    return propagate
 
 
 def _trained(module: nn.Module, y: Tensor, x: Tensor) -> Callable[[], None]:
+    return _descent(module, lambda: _loss(module(y), x).backward())
+
+
+def _descent(module: nn.Module, propagate: Callable[[], object]) -> Callable[[], None]:
+    """A step of plain gradient descent."""
     optimiser = torch.optim.SGD(module.parameters(), lr=STEP)
 
     def step() -> None:
         optimiser.zero_grad()
-        _loss(module(y), x).backward()
+        propagate()
         optimiser.step()
 
     return step

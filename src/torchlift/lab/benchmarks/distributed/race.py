@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,7 +18,9 @@ from torch import Tensor, nn
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batches, as_batches, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.distributed.methods import pipeline
 from torchlift.lab.benchmarks.distributed.world import launch
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER, dense
 from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over
 from torchlift.training import BackPropagation, SweepDescent, TrainMethod, Work
 from torchlift.training.recording import lsuv_of_module
@@ -73,7 +73,7 @@ def mnist(epochs: float = 10.0) -> Task:
     y = train.images.flatten(1)
 
     def network() -> nn.Sequential:
-        chain = dense([784, *[600] * 10, 10], nn.ReLU)
+        chain = seeded([784, *[600] * 10, 10], nn.ReLU)
         lsuv_of_module(chain, y[:500])
         return chain
 
@@ -86,132 +86,102 @@ def autoencoder(epochs: float = 26.0) -> Task:
     """784-500-250-30-250-500-784 with tanh on the bundled digits, batch 128."""
     y, test = (load_digits(split).images.flatten(1) for split in ("train", "test"))
     y = y[: len(y) - len(y) % 128]
-    network = partial(dense, [784, 500, 250, 30, 250, 500, 784], nn.Tanh)
+    network = partial(seeded, AUTOENCODER, nn.Tanh)
     return Task(network, (y, y), (test, test), SquaredError(), 128, epochs, labels=False)
 
 
 def tiny(epochs: float = 1.0) -> Task:
     """Three small layers, to see that everything runs."""
     y = torch.rand(64, 6, generator=torch.Generator().manual_seed(1))
-    return Task(partial(dense, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
+    return Task(partial(seeded, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
 
 
 TASKS: Mapping[str, Callable[..., Task]] = {"mnist": mnist, "autoencoder": autoencoder, "tiny": tiny}
 
 
-def dense(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
-    """A chain of dense layers with torch's start."""
+def seeded(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    """A chain of dense layers with torch's start, the same whenever it is asked for."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), activation())]
-    return nn.Sequential(*layers[:-1])
+        return dense(sizes, activation)
 
 
 # -- contestants ------------------------------------------------------------------------------------------------------
 
 
-class Runner(ABC):
-    """A training that goes on step by step."""
+@dataclass(frozen=True)
+class Runner:
+    """A training that goes on step by step.
 
-    #: Whether the first process works while the others wait.
+    Arguments:
+        step: one step.
+        judged: the network with the parameters to judge; all processes of the training take part.
+        alone: whether the first process works while the others wait.
+    """
+
+    step: Callable[[], object]
+    judged: Callable[[], AbstractContextManager[nn.Module]]
     alone: bool = False
 
-    @abstractmethod
-    def step(self) -> None:
-        """One step of the training."""
 
-    @abstractmethod
-    def judged(self) -> AbstractContextManager[nn.Module]:
-        """The network with the parameters to judge; all processes of the training take part."""
-
-
-class Method(Runner):
+def lifted(task: Task, method: TrainMethod, mesh: str | None = None) -> Runner:
     """A method of torchlift, on a mesh."""
-
-    def __init__(self, task: Task, method: TrainMethod, mesh: str | None = None) -> None:
-        self.alone, self.network = mesh is None, task.network()
-        steps = task.steps
-        work = Work(self.network, task.loss, _batches(task), lambda k: max(1 - k / steps, 0.0), mesh=as_mesh(mesh))
-        self.method = method.init(work)
-
-    def step(self) -> None:
-        self.method.step()
+    network, steps = task.network(), task.steps
+    work = Work(network, task.loss, _batches(task), lambda k: max(1 - k / steps, 0.0), mesh=as_mesh(mesh))
+    training = method.init(work)
 
     @contextmanager
-    def judged(self) -> Iterator[nn.Module]:
-        with self.method.evaluating():
-            yield self.network
+    def judged() -> Iterator[nn.Module]:
+        with training.evaluating():
+            yield network
+
+    return Runner(training.step, judged, mesh is None)
 
 
-class DataParallel(Runner):
+def data_parallel(task: Task, mesh: Mesh | None = None) -> Runner:
     """`DistributedDataParallel` with AdamW, or AdamW on one process."""
+    from torch.nn.parallel import DistributedDataParallel
 
-    def __init__(self, task: Task, mesh: Mesh | None) -> None:
-        from torch.nn.parallel import DistributedDataParallel
-
-        self.alone, self.network, self.task = mesh is None, task.network(), task
-        self.module = self.network if mesh is None else DistributedDataParallel(self.network)
-        self.rows = split_evenly(task.batch, 1 if mesh is None else mesh.data)[0 if mesh is None else mesh.data_rank]
-        self.batches, self.annealed = _batches(task), _Annealed(self.network, task.steps)
-
-    def step(self) -> None:
-        y, x, _ = self.batches.batch(self.annealed.count)
-        self.annealed.optimiser.zero_grad()
-        self.task.loss.mean(self.module(y[self.rows]), x[self.rows]).backward()
-        self.annealed.step()
-
-    @contextmanager
-    def judged(self) -> Iterator[nn.Module]:
-        yield self.network
+    network = task.network()
+    module = network if mesh is None else DistributedDataParallel(network)
+    rows = slice(None) if mesh is None else split_evenly(task.batch, mesh.data)[mesh.data_rank]
+    step = _adamw(task, network, lambda y, x: task.loss.mean(module(y[rows]), x[rows]).backward())
+    return Runner(step, lambda: nullcontext(network), mesh is None)
 
 
-class Pipelined(Runner):
+def pipelined(task: Task, mesh: Mesh, micro_batches: int) -> Runner:
     """Schedule 1F1B of torch with AdamW, cut where our stages are cut."""
-
-    def __init__(self, task: Task, mesh: Mesh, micro_batches: int) -> None:
-        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-        self.network, self.mesh, self.batches = task.network(), mesh, _batches(task)
-        ranges = cut_sequential(self.network, task.train[0][:1], mesh.layers)
-        self.modules = [nn.Sequential(*list(self.network)[slice(*part.modules)]) for part in ranges]
-        module, part = self.modules[mesh.layer_rank], ranges[mesh.layer_rank]
-        self.first, self.last = mesh.neighbour(-1) is None, mesh.neighbour(1) is None
-        samples = task.batch // micro_batches
-        stage = PipelineStage(
-            module, mesh.layer_rank, mesh.layers, torch.device("cpu"),
-            input_args=torch.empty(samples, *part.in_shape, requires_grad=not self.first),
-            output_args=torch.empty(samples, *part.out_shape, requires_grad=True), group=mesh.group("layers"),
-        )  # fmt: skip
-        self.schedule = Schedule1F1B(stage, micro_batches, loss_fn=task.loss.mean)
-        self.annealed = _Annealed(module, task.steps)
-
-    def step(self) -> None:
-        y, x, _ = self.batches.batch(self.annealed.count)
-        self.annealed.optimiser.zero_grad()
-        self.schedule.step(*([y] if self.first else []), **({"target": x, "losses": []} if self.last else {}))
-        self.annealed.step()
+    network = task.network()
+    ranges = cut_sequential(network, task.train[0][:1], mesh.layers)
+    stages = [nn.Sequential(*list(network)[slice(*part.modules)]) for part in ranges]
+    stage, part, samples = stages[mesh.layer_rank], ranges[mesh.layer_rank], task.batch // micro_batches
+    shapes = (samples, *part.in_shape), (samples, *part.out_shape)
+    step = _adamw(task, stage, pipeline(stage, mesh, micro_batches, shapes, task.loss.mean))
 
     @contextmanager
-    def judged(self) -> Iterator[nn.Module]:
+    def judged() -> Iterator[nn.Module]:
         with torch.no_grad():
-            for owner, module in enumerate(self.modules):
-                take_over(self.mesh, module, owner, "layers")
-        yield self.network
+            for owner, module in enumerate(stages):
+                take_over(mesh, module, owner, "layers")
+        yield network
+
+    return Runner(step, judged)
 
 
-class _Annealed:
-    """AdamW whose rate falls to 0 as those of our methods do."""
+def _adamw(task: Task, module: nn.Module, propagate: Callable[[Tensor, Tensor], object]) -> Callable[[], None]:
+    """Steps of AdamW whose rate falls to 0 as those of our methods do."""
+    optimiser = torch.optim.AdamW(module.parameters(), lr=RATE, fused=True)
+    share = lambda k: 0.5 * (1 + math.cos(math.pi * min(k / task.steps, 1.0)))  # noqa: E731
+    schedule, batches = torch.optim.lr_scheduler.LambdaLR(optimiser, share), _batches(task)
 
-    def __init__(self, module: nn.Module, steps: int) -> None:
-        self.optimiser = torch.optim.AdamW(module.parameters(), lr=RATE, fused=True)
-        self.steps, self.count = steps, 0
+    def step() -> None:
+        y, x, _ = batches.batch(schedule.last_epoch)
+        optimiser.zero_grad()
+        propagate(y, x)
+        optimiser.step()
+        schedule.step()
 
-    def step(self) -> None:
-        left = max(1 - self.count / self.steps, 0.0)
-        for group in self.optimiser.param_groups:
-            group["lr"] = RATE * 0.5 * (1 - math.cos(math.pi * left))
-        self.optimiser.step()
-        self.count += 1
+    return step
 
 
 def _batches(task: Task) -> Batches:
@@ -223,13 +193,13 @@ def contestants(task: Task, processes: int, micro_batches: tuple[int, ...]) -> d
     data, layers = f"data={processes}", f"layers={processes}"
     adam = BackPropagation(partial(torch.optim.AdamW, lr=RATE, fused=True), "cosine")
     return {
-        "sweeps": Method(task, SweepDescent()),
-        "late sweeps, layers": Method(task, SweepDescent(), layers),
-        "sweeps, data": Method(task, SweepDescent(), data),
-        "AdamW": DataParallel(task, None),
-        "AdamW, DistributedDataParallel": DataParallel(task, as_mesh(data)),
-        **{f"AdamW, 1F1B, {m} micro-batches": Pipelined(task, as_mesh(layers), m) for m in micro_batches},
-        "late AdamW, layers": Method(task, adam, layers),
+        "sweeps": lifted(task, SweepDescent()),
+        "late sweeps, layers": lifted(task, SweepDescent(), layers),
+        "sweeps, data": lifted(task, SweepDescent(), data),
+        "AdamW": data_parallel(task),
+        "AdamW, DistributedDataParallel": data_parallel(task, as_mesh(data)),
+        **{f"AdamW, 1F1B, {m} micro-batches": pipelined(task, as_mesh(layers), m) for m in micro_batches},
+        "late AdamW, layers": lifted(task, adam, layers),
     }
 
 
@@ -301,6 +271,10 @@ def judged(curves: Mapping[str, list[list[float]]]) -> dict[str, Any]:
 
     Arguments:
         curves: [steps, seconds, error] of every evaluation, by contestant.
+
+    Returns:
+        by contestant the "seconds" of all steps, the "error" at the end, seconds "to_target", None where it was not
+        reached, and the "speed_up": times as fast to the target as the first one.
     """
     first = next(iter(curves.values()))
     target = first[-1][2] * (1 + LOST)
@@ -308,24 +282,12 @@ def judged(curves: Mapping[str, list[list[float]]]) -> dict[str, Any]:
     alone = reached[next(iter(curves))]
     assert alone is not None  # its last error is better than the target
     rows = {
-        who: asdict(Row(curve[-1][1], curve[-1][2], reached[who], None if (s := reached[who]) is None else alone / s))
-        for who, curve in curves.items()
+        who: {
+            "seconds": curve[-1][1],
+            "error": curve[-1][2],
+            "to_target": there,
+            "speed_up": None if there is None else alone / there,
+        }
+        for (who, curve), there in zip(curves.items(), reached.values(), strict=True)
     }
     return {"target": target, "rows": rows, "curves": curves}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One contestant.
-
-    Arguments:
-        seconds: of all steps.
-        error: at the end.
-        to_target: seconds until the target was reached; None where it was not.
-        speed_up: times as fast to the target as the first one.
-    """
-
-    seconds: float
-    error: float
-    to_target: float | None
-    speed_up: float | None

@@ -6,10 +6,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 import torch.distributed as dist
+
+from torchlift.lab.benchmarks import measure
 
 #: Calls in a burst at most.
 MOST = 100
@@ -68,27 +69,13 @@ def _member(function: Callable[..., str], *arguments: str) -> str:
 def interleaved(methods: Mapping[str, Contestant], *, repeats: int, seconds: float, burst: float) -> dict[str, float]:
     """Median seconds per call, as the first process sees it: from a moment when all are ready to one when all are done.
 
-    All methods take turns, so that noise hits them alike. A turn is one
-    call to warm up and then a burst of them.
-
     Arguments:
         methods: by name, the same on all processes.
-        repeats: least number of rounds.
-        seconds: go on with more rounds (at most 200) while this time lasts.
-        burst: seconds of calls per turn; one call at least.
+        repeats, seconds, burst: as in `torchlift.lab.benchmarks.measure.interleaved`.
     """
-    bursts = {name: _burst(method, burst) for name, method in methods.items()}
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    begin, rounds = time.perf_counter(), 0
-    while rounds < repeats or (rounds < 200 and _first(time.perf_counter() - begin) < seconds):
-        rounds += 1
-        for name, method in methods.items():
-            times[name].append(_seconds(method, bursts[name]))
-    return {name: median(values) for name, values in times.items()}
-
-
-def _burst(method: Contestant, target: float) -> int:
-    return max(1, min(MOST, int(target / max(_first(_seconds(method, 1)), 1e-9))))
+    return measure.interleaved(
+        methods, repeats=repeats, seconds=seconds, burst=burst, most=MOST, timed=_seconds, agreed=_first
+    )
 
 
 def _seconds(method: Contestant, count: int) -> float:
