@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,6 +14,15 @@ from pathlib import Path
 # thread gives the same numbers however many workers there are.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
+
+# Runs and records are forced to the disk thousands of times, some milliseconds each, and read once: memory will do.
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would this process and all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import numpy as np
