@@ -70,7 +70,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 # Two workers of `--dist worksteal` have half of the tests each, and who is done takes the last half of what the other
 # has left. So what takes long, or has fixtures that would be made by both, stands first in its half.
-_FIRST, _SECOND = ("tests/parallel/",), ("tests/lab/", "tests/training/")
+_FIRST = ("tests/parallel/",)
+_SECOND = ("tests/lab/", "tests/training/", "tests/interchange/", "tests/test_docs.py", "tests/test_wheel.py")
 
 
 @pytest.hookimpl(wrapper=True)
