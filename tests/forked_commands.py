@@ -33,7 +33,13 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
+    atexit.register(_end, ours, process)
     return ours, process
+
+
+def _end(commands: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    commands.close()
+    process.wait()
 
 
 class Command:
@@ -89,13 +95,15 @@ def _serve(descriptor: int) -> None:
         import_module(name)
     commands = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for pytest, which ends this one
     while True:
         said, files, _, _ = socket.recv_fds(commands, 1 << 20, 3)
         if not said:
-            return
+            os._exit(0)
         if os.fork() == 0:
             commands.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             _keep(json.loads(said), *files)
         for file in files:
             os.close(file)
