@@ -363,7 +363,7 @@ class TestLimit:
         def solved(rho: float | None) -> tuple[float, Tensor, float]:
             problem = _problem(kind, liftings.Classical(0.7), rho=rho)
             solver = ProximalGradient(Backtracking(), Nesterov(), blocks=tuple(problem.rows))
-            stopping = Stopping(20_000, change=None, residual=1e-6)
+            stopping = Stopping(20_000, change=None, residual=1e-7)
             solution = solve(problem, solver, problem.start(), stopping=stopping, record_every=0)
             assert solution.converged, solution.message
             z = problem.states(solution.point)
@@ -387,7 +387,7 @@ class TestLimit:
             problem = _problem("mlp", liftings.Bregman(0.7), rho=rho, activation=prox.Tanh(), **ridge)
             if near is not None:
                 problem.publish(Point({"parameters": near}))
-            stopping = Stopping(20_000, change=None, residual=3e-6)
+            stopping = Stopping(20_000, change=None, residual=1e-6)
             solution = solve(problem, FISTA(Backtracking()), problem.start(), stopping=stopping, record_every=0)
             assert solution.converged, solution.message
             return solution.point["parameters"]
