@@ -328,7 +328,7 @@ class TestImplicit:
         batches = self._batches()
         start = batches.start()
         solver = ImplicitStochasticGradient(Diminishing(0.5, 0.3), inner=inner, inner_steps=3)
-        solution = solve(batches, solver, start, stopping=Stopping(24, change=None), record_every=8)
+        solution = solve(batches, solver, start, stopping=Stopping(40, change=None), record_every=8)
         assert not solution.failed, solution.message
         assert solution.history[-1].value < 0.6 * batches.value(start)
 
