@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
+import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,7 +16,17 @@ from pathlib import Path
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
 
+# Runs and records are forced to the disk thousands of times, some milliseconds each, and read once: memory will do.
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would this process and all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import hypothesis
+import hypothesis.core
 import numpy as np
 import pytest
 import torch
@@ -55,11 +68,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500, suppress_health_check=_QUIET)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=200_000, suppress_health_check=_QUIET)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+# The seed of a test is a digest of its source, which is read, cleaned and parsed twice for every cell of a table.
+if hasattr(hypothesis.core, "function_digest"):
+    hypothesis.core.function_digest = functools.lru_cache(64)(hypothesis.core.function_digest)
 
 
 # Two workers of `--dist worksteal` have half of the tests each, and who is done takes the last half of what the other
 # has left. So what takes long, or has fixtures that would be made by both, stands first in its half.
-_FIRST, _SECOND = ("tests/parallel/",), ("tests/lab/", "tests/training/")
+_FIRST = ("tests/parallel/",)
+_SECOND = ("tests/lab/", "tests/training/", "tests/interchange/", "tests/test_docs.py", "tests/test_wheel.py")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,10 +98,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*first, *others[:half], *second, *others[half:]]
 
 
+# Without another device, `torch.manual_seed` notes what to do if there comes one, with the whole stack each time.
+_seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
     """Each test starts from the same random state, whatever ran before it."""
-    torch.manual_seed(0)
+    _seed(0)
     np.random.seed(0)  # noqa: NPY002 (other libraries draw from the old global stream)
 
 

@@ -26,6 +26,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +124,12 @@ def some_work() -> float:
     return time.process_time() - begun
 
 
+@cache
+def usual_work() -> float:
+    """That of the first page, for all of them."""
+    return some_work()
+
+
 def with_snippets() -> list[str]:
     """The pages that have something to run."""
     return [str(path.relative_to(ROOT)) for path in PAGES if snippets(path.read_text(encoding="utf-8"))]
@@ -132,10 +139,10 @@ def with_snippets() -> list[str]:
 def test_the_snippets_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (ROOT / page).read_text(encoding="utf-8")
-    unit = some_work()
-    begun = time.process_time()
+    unit, begun = usual_work(), time.process_time()
     run(page, text)
-    assert time.process_time() - begun < LIMIT * max(unit, some_work())
+    taken = time.process_time() - begun
+    assert taken < LIMIT * unit or taken < LIMIT * some_work()  # measured again where it matters
 
 
 def test_lines_of_code_are_as_wide_as_a_page() -> None:

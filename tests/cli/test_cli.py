@@ -26,6 +26,13 @@ def _no_full_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def _quick_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices; their speed is not what these tests look at."""
+    honest = info.matmul_gflops
+    monkeypatch.setattr(info, "matmul_gflops", lambda dtype: honest(dtype, size=64, repeats=1))
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     status = main(list(arguments))
     captured = capsys.readouterr()

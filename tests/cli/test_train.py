@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from cli.runs import TINY
+from forked_commands import Command
 from torchlift.cli import main
 from torchlift.cli.settings import read_configuration
 from torchlift.data import load_digits
@@ -347,8 +347,7 @@ def test_a_stopped_run_is_saved_and_goes_on(capsys: Capture, number: signal.Sign
     own_data(tmp_path)
     config, folder = written(tmp_path, text), tmp_path / "a run"
     whole = trained(capsys, config, "--out", "whole")
-    command = [sys.executable, "-m", "torchlift", "train", str(config), "--out", "a run"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Command(["train", str(config), "--out", "a run"])
     history, end = folder / "history.jsonl", time.monotonic() + 60
     while not (history.exists() and history.stat().st_size) and time.monotonic() < end:
         time.sleep(0.005)

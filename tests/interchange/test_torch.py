@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -118,4 +119,8 @@ def test_forward_compiles_to_machine_code(tmp_path: Path, monkeypatch: pytest.Mo
     network = trained()
     y = torch.randn(7, 4, generator=seeded())
     torch.compiler.reset()
-    torch.testing.assert_close(torch.compile(network, fullgraph=True)(y), network(y))
+    # One small program: no processes that compile many, no headers compiled for many, no search for vector instructions
+    # by programs that are compiled and run.
+    small = {"compile_threads": 1, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+    with torch._inductor.config.patch(small):
+        torch.testing.assert_close(torch.compile(network, fullgraph=True)(y), network(y))

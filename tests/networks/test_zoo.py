@@ -32,6 +32,16 @@ def _lifted(model: Model) -> tuple[nn.Module, GraphNetwork, Tensor]:
     return module, network, y
 
 
+KEPT: dict[str, tuple[nn.Module, GraphNetwork, Tensor]] = {}
+
+
+def _kept(model: Model) -> tuple[nn.Module, GraphNetwork, Tensor]:
+    """The same for all tests that leave it as it is."""
+    if model.name not in KEPT:
+        KEPT[model.name] = _lifted(model)
+    return KEPT[model.name]
+
+
 def test_outputs_and_gradients_are_the_modules(model: Model) -> None:
     """And the table of docs/lifting.md says what the model is."""
     module, network, y = _lifted(model)
@@ -54,7 +64,7 @@ def test_outputs_and_gradients_are_the_modules(model: Model) -> None:
 
 def test_states_satisfy_the_form_at_their_context(model: Model) -> None:
     """v = W u + b row by row (opaque rows hold Jacobians instead), N = K u + d."""
-    _, network, y = _lifted(model)
+    _, network, y = _kept(model)
     form, states, context = network.operators(), network.states(y), network.context(y)
     for j, row in enumerate(network.plan.rows):
         if row.kind != "opaque":
@@ -66,7 +76,7 @@ def test_states_satisfy_the_form_at_their_context(model: Model) -> None:
 
 
 def test_adjoints_at_a_context(model: Model) -> None:
-    _, network, y = _lifted(model)
+    _, network, y = _kept(model)
     form, context = network.operators(), network.context(y)
     generator = torch.Generator().manual_seed(3)
     for operator in (form.W, form.K):
@@ -111,7 +121,7 @@ def test_a_step_by_bregman(model: Model) -> None:
 @pytest.mark.parametrize("which", ["early", "late"])
 def test_features_are_inverted(model: Model, which: str) -> None:
     """The lifted objective falls; features of one layer come back. What is opaque is refused by its path."""
-    _, network, y = _lifted(model)
+    _, network, y = _kept(model)
     part = network.up_to(getattr(model, which))
     features, context = part(y).detach(), part.context(y) or None
     if part.plan.opaque:
@@ -134,7 +144,7 @@ def test_features_are_inverted(model: Model, which: str) -> None:
 
 def test_late_features_are_inverted_through_the_network(model: Model) -> None:
     """Gradients of the composed network: nothing has to be linear, and no context is needed."""
-    _, network, y = _lifted(model)
+    _, network, y = _kept(model)
     part = network.up_to(model.late)
     features = part(y).detach()
     start = torch.randn(y.shape, generator=_generator(), dtype=y.dtype)

@@ -243,13 +243,13 @@ class TestBounds:
 
 #: Solvers, and their steps.
 SOLVERS: dict[str, tuple[Solver, int]] = {
-    "gradient": (ProximalGradient(Backtracking()), 80),
-    "fista": (FISTA(Backtracking()), 80),
+    "gradient": (ProximalGradient(Backtracking()), 40),
+    "fista": (FISTA(Backtracking()), 40),
     "adam": (ProximalAdam(2e-2), 80),
     "matched": (ProximalAdam(2e-2, matched=True), 80),
-    "linearised": (LinearisedBCD(ProximalGradient(Backtracking())), 60),
-    "backward": (LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward", steps=2), 40),
-    "exact": (BlockCoordinateDescent(1e-2, 15), 6),
+    "linearised": (LinearisedBCD(ProximalGradient(Backtracking())), 20),
+    "backward": (LinearisedBCD(ProximalGradient(Backtracking()), sweep="backward", steps=2), 15),
+    "exact": (BlockCoordinateDescent(1e-2, 15), 3),
 }
 
 
@@ -306,7 +306,7 @@ class TestDescent:
     def test_exact_descent_is_monotone(self, kind: str, lifting: str, split: str) -> None:
         problem = _problem(kind, LIFTINGS[lifting], split)
         start = problem.start("input")
-        solution = solve(problem, BlockCoordinateDescent(1e-3, 20), start, stopping=Stopping(4, change=None))
+        solution = solve(problem, BlockCoordinateDescent(1e-3, 20), start, stopping=Stopping(3, change=None))
         values = [problem.value(start), *(record.value for record in solution.history)]
         assert _never_increases(values)
         assert values[-1] < 0.8 * values[0]
@@ -433,7 +433,7 @@ class TestBatches:
         batches = self._batches(kind, lifting, warm)
         start = batches.start()
         solver = ImplicitStochasticGradient(Diminishing(0.5, 0.3), INNER[name], inner_steps=2)
-        solution = solve(batches, solver, start, stopping=Stopping(16, change=None), record_every=8)
+        solution = solve(batches, solver, start, stopping=Stopping(8, change=None), record_every=8)
         assert not solution.failed, solution.message
         assert solution.history[-1].value < 0.85 * batches.value(start)
 

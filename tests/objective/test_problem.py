@@ -172,7 +172,7 @@ def test_exact_descent_is_monotone(lifting: liftings.Lifting, split: str) -> Non
     problem = _problem(lifting, split)
     start = problem.start("input")
     solver = BlockCoordinateDescent(tolerance=1e-6, inner_steps=100)
-    solution = solve(problem, solver, start, stopping=Stopping(6, change=None))
+    solution = solve(problem, solver, start, stopping=Stopping(3, change=None))
     values = [problem.value(start), *(record.value for record in solution.history)]
     assert _never_increases(values)
     assert values[-1] < 0.5 * values[0]
@@ -199,7 +199,7 @@ def test_exact_descent_on_other_architectures(kind: str) -> None:
         Objective(network, liftings.Bregman(0.5)), _randn(1, 8, 3), _randn(2, 8, 2), split="layers"
     )
     start = problem.start()
-    solution = solve(problem, BlockCoordinateDescent(1e-3, inner_steps=20), start, stopping=Stopping(3, change=None))
+    solution = solve(problem, BlockCoordinateDescent(1e-3, inner_steps=20), start, stopping=Stopping(2, change=None))
     values = [problem.value(start), *(record.value for record in solution.history)]
     assert _never_increases(values)
     assert values[-1] < values[0]
@@ -233,7 +233,7 @@ def test_linearised_descent_with_bound_steps_is_monotone(lifting: liftings.Lifti
 def test_linearised_descent_takes_any_parts(parts: object, sweep: str) -> None:
     problem = _problem(liftings.Bregman(0.7), "whole")
     start = problem.start("input")
-    solution = solve(problem, LinearisedBCD(parts, sweep=sweep), start, stopping=Stopping(150, change=None))
+    solution = solve(problem, LinearisedBCD(parts, sweep=sweep), start, stopping=Stopping(80, change=None))
     assert solution.result is Result.MAX_STEPS
     assert solution.history[-1].value < 0.6 * problem.value(start)
     assert set(solution.history[-1].step_sizes) == {"parameters", "states"}

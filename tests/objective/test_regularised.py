@@ -139,7 +139,7 @@ def test_sparse_autoencoder_learns_sparse_codes() -> None:
         objective = Objective(network, liftings.Bregman(1.0), states=regularisers.L1(weight))
         z = objective.initialise(y)
         with torch.no_grad():
-            for _ in range(800):
+            for _ in range(400):
                 found = objective.gradients(y, y, z)
                 z.buffers[0].sub_(found.z.buffers[0], alpha=0.05 * len(y))
                 z = objective.prox_states(z, 0.05 * len(y))
@@ -248,7 +248,7 @@ class TestSolvers:
     def test_full_batch(self, kind: str, terms: str, coupling: str, solver: str) -> None:
         problem = TrainingProblem(self._objective(kind, terms, coupling), _randn(1, 12, 3), _randn(2, 12, 2))
         start = _inside(problem, problem.start("input"))
-        steps = 5 if solver == "exact" else 60
+        steps = 3 if solver == "exact" else 40
         found = solve(problem, FULL[solver], start, stopping=Stopping(steps, change=None))
         assert not found.failed, found.message
         assert found.history[-1].value == pytest.approx(problem.value(found.point), rel=1e-10)
@@ -260,7 +260,7 @@ class TestSolvers:
         problem = TrainingBatches(objective, as_batches((_randn(1, 12, 3), _randn(2, 12, 2)), batch_size=6))
         solver = ImplicitStochasticGradient(0.5, LinearisedBCD(ProximalGradient(Backtracking())), inner_steps=5)
         start = problem.start()
-        found = solve(problem, solver, start, stopping=Stopping(12, change=None))
+        found = solve(problem, solver, start, stopping=Stopping(6, change=None))
         assert not found.failed, found.message
         assert problem.value(found.point) < problem.value(start)
 

@@ -66,7 +66,7 @@ def test_classical_lifting_collapses_to_an_affine_network() -> None:
         """Lifted loss, loss of the network itself, and the share of v that ReLU changes."""
         network = _network(prox.ReLU(), (2, 12, 1))
         objective = Objective(network, lifting)
-        z = _descend(objective, y, x, objective.initialise(y), 3000, 0.05)
+        z = _descend(objective, y, x, objective.initialise(y), 1500, 0.1)
         v = objective.engine.evaluate(y, z).parts[0].v
         bent = float((torch.relu(v) - v).square().sum() / v.square().sum())
         return objective.report(y, x, z).loss, float(Objective(network, liftings.Conventional()).value(y, x)), bent
@@ -134,7 +134,7 @@ class TestContrastive:
     def test_non_negative_and_zero_at_agreement(self) -> None:
         objective, y, x = self._setup()
         classical = Objective(objective.network, liftings.Classical(0.7))
-        clamped = _descend(classical, y, x, objective.initialise(y), 2000, 0.2, train=False)
+        clamped = _descend(classical, y, x, objective.initialise(y), 500, 0.2, train=False)
         assert float(objective.value(y, x, clamped)) > 1e-3
         # With the target at the free solution's own output both energies agree.
         free = _descend(
@@ -142,7 +142,7 @@ class TestContrastive:
             y,
             x,
             objective.initialise(y),
-            4000,
+            1500,
             0.3,
             False,
         )

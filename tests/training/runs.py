@@ -14,6 +14,7 @@ import signal
 import sys
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ ACTIONS = {action.__name__: action for action in (run, run_slowly, run_with_a_li
 
 
 def main() -> None:
+    import_module("torch._dynamo")  # which the first optimiser of every process would import otherwise
     for line in sys.stdin:
         name, *texts = json.loads(line)
         child = os.fork()

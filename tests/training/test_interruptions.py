@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,6 @@ from training.runs import arguments, train
 from training.test_resume import check_same
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-
-
-@pytest.fixture(scope="module")
-def runs() -> Iterator[Forks]:
-    runs = Forks(Path(__file__).with_name("runs.py"), "-W", "error")
-    yield runs
-    runs.close()
 
 
 def send_at(step: int, number: int, times: int = 1) -> Any:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,6 @@ from training.runs import RUNS, SIZES, arguments, train
 
 KILLS = 20
 DATA, HELD_OUT = (arguments("sweep")[name] for name in ("data", "validation"))
-
-
-@pytest.fixture(scope="module")
-def runs() -> Iterator[Forks]:
-    runs = Forks(Path(__file__).with_name("runs.py"), "-W", "error")
-    yield runs
-    runs.close()
 
 
 class Crash(Exception):  # noqa: N818 (no error, but the end of a process)
@@ -172,14 +165,20 @@ def test_loaders_and_draws(tmp_path: Path) -> None:
 def test_kill_at_random_moments(name: str, tmp_path: Path, runs: Forks) -> None:
     """kill −9, wherever it comes: while writing, while stepping, before the first checkpoint."""
     whole = train(name)
+    runs.start("run", name, tmp_path / "first")
+    begun = time.monotonic()  # the process that forks has started
+    runs.end()
+    usual = time.monotonic() - begun
+    shutil.rmtree(tmp_path)
     moments, killed = random.Random(name), 0
     while killed < KILLS // 2:
         process = runs.start("run", name, tmp_path)
-        time.sleep(moments.uniform(0.0, 0.25))
-        os.kill(process, signal.SIGKILL)
+        time.sleep(moments.uniform(0.0, usual))
+        with suppress(ProcessLookupError):  # it was ready
+            os.kill(process, signal.SIGKILL)
         status = runs.end()[-1]
         assert status in (f"status {-signal.SIGKILL}", "status 0")
-        if status == "status 0":  # it was ready: once more from the start
+        if status == "status 0":  # once more from the start
             check_same(train(name, tmp_path, resume=True), whole)
             shutil.rmtree(tmp_path)
         killed += status != "status 0"

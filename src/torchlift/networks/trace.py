@@ -138,6 +138,7 @@ class _Tracer(fx.Tracer):
         self.source, self.device = source, device
         self.batch: _Value | None = None
         self._changed: dict[fx.Node, fx.Node] = {}
+        self._names: dict[int, tuple[str, Tensor]] | None = None
         self._recording = True
 
     def where(self) -> str:
@@ -154,7 +155,18 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs) if self._recording else forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        return super().getattr(attr, attr_val, parameter_proxy_cache) if self._recording else attr_val
+        """What fx does, which goes through all parameters and buffers whenever one of them is read."""
+        if not self._recording or not isinstance(attr_val, Tensor):
+            return attr_val
+        if self._names is None:
+            held = (*self.root.named_parameters(), *self.root.named_buffers())
+            self._names = {id(tensor): (name, tensor) for name, tensor in reversed(held)}
+        name, known = self._names.get(id(attr_val), ("", None))
+        if known is not attr_val:
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
+        return parameter_proxy_cache[name]
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, _Value):

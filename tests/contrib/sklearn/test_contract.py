@@ -9,6 +9,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torchlift.contrib.sklearn import LiftedClassifier, LiftedRegressor
 
 
-@parametrize_with_checks([LiftedClassifier((16,), max_epochs=12), LiftedRegressor((16,), max_epochs=12)])
+@parametrize_with_checks([LiftedClassifier((16,), max_epochs=6), LiftedRegressor((16,), max_epochs=6)])
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.experiments import Example, Failing, Interrupted, Second
+from forked_commands import Command
 from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
 from torchlift.io.lock import FolderLock
@@ -147,9 +146,7 @@ def test_experiments_at_the_same_time_leave_what_they_leave_alone(
 
 def test_ctrl_c_stops_all_of_them(tmp_path: Path) -> None:
     arguments = ["reproduce", "auxiliary-start", "conventional-sweep", "--jobs", "2", "--out", str(tmp_path / "here")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torchlift", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = Command(arguments)
     folders = [tmp_path / "here" / name for name in ("auxiliary-start", "conventional-sweep")]
     while process.poll() is None and not all((folder / "settings.json").exists() for folder in folders):
         time.sleep(0.05)

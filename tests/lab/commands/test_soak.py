@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import torchlift.lab.soak.child
 from cli.runs import TINY
+from forked_commands import popen
 from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
 from torchlift.io import Checkpoints
@@ -36,7 +39,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_short_soak(tmp_path: Path, capsys: Capture) -> None:
+def test_a_short_soak(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With processes that are quick to start; others of this file start as users' do."""
+    known = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
+    monkeypatch.setattr(torchlift.lab.soak.child, "subprocess", SimpleNamespace(Popen=popen, **known))
     assert main(["soak", "--minutes", "0.04", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "yes  ends with the same numbers" in shown

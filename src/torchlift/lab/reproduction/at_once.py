@@ -40,15 +40,15 @@ def reproduce_at_once(
     Raises:
         KeyboardInterrupt: Stopped from the keyboard, after all processes have kept what was finished.
     """
-    spawn = multiprocessing.get_context("spawn")
+    context = _context()
     threads = max(1, torch.get_num_threads() // processes)
     waiting, running, failures = deque(experiments), dict[Connection, tuple[str, Any]](), dict[str, str | None]()
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 experiment = waiting.popleft()
-                ours, theirs = spawn.Pipe(duplex=False)
-                process = spawn.Process(target=_work, args=(theirs, experiment, threads, settings))
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(theirs, experiment, threads, settings))
                 process.start()
                 theirs.close()  # ours says that it is at an end when the process has gone
                 running[ours] = experiment.name, process
@@ -77,6 +77,15 @@ def reproduce_at_once(
             process.join()
         raise
     return {experiment.name: failures[experiment.name] for experiment in experiments}
+
+
+def _context() -> Any:
+    """Where processes can be forked from one that has imported all they need, that one; else each imports it again."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def reason(error: Exception) -> str:
