@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.progress import Progress as Bar
 from torchlift.functions.base import Prior, Split, check_prior
-from torchlift.functions.losses import Loss, SquaredError
+from torchlift.functions.losses import Loss
 from torchlift.inversion import validation
 from torchlift.inversion.automatic import Automatic, several_starts
 from torchlift.inversion.exact import Exact
@@ -118,11 +118,12 @@ def invert(
     if weight is None:
         weight = "sure" if together or (noise_level is not None and prior is not None) else WEIGHT
     weights = validation.check_weight(weight, noise_level, problem.output)
-    size = batch_size(net, problem, batch_limit, memory_limit)
+    free = start is None and isinstance(solver, Automatic)
+    size, room = batch_size(net, problem, batch_limit, memory_limit, 3 if free else 1)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with Bar(quiet=progress is not True) as bar:
         budget = Budget(steps, deadline, validation.check_progress(progress, bar, time_limit))
-        job, trace = _Job(problem, solver, size, start is None), None
+        job, trace = _Job(problem, solver, size, room if free else 0), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
                 problem, trace = choose_jointly(job.problem, decoder, noise_level, budget)
@@ -157,8 +158,8 @@ def _problem(
         weights = validation.check_mu(mu, layers.count)
         policy = on_infeasible if lifted or on_infeasible not in ("refuse", "project") else "project"
         target, projected = validation.feasible(layers, data, policy)
-        if lifted or (isinstance(solver, Automatic) and isinstance(term, SquaredError)):
-            curvatures = validation.curvatures(layers, weights, context, lifted)
+        if lifted:
+            curvatures = tuple(jacobian.curvature(weights, context) for jacobian in layers.jacobians)
     problem = InversionProblem(
         layers=layers,
         target=target,
@@ -180,12 +181,17 @@ def _problem(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A checked inversion of all images, `size` of them at once; `free` says that no start was given."""
+    """A checked inversion of all images.
+
+    Arguments:
+        size: images at once.
+        room: inputs that fit into memory, where several starts are to be tried; else 0.
+    """
 
     problem: InversionProblem
     algorithm: validation.Algorithm
     size: int
-    free: bool
+    room: int
 
     def run(self, weight: Tensor, start: Tensor, budget: Budget) -> Inversion:
         """Invert all images, batch after batch; after Ctrl-C, what is left comes back as it started."""
@@ -205,10 +211,10 @@ class _Job:
             return run_exact(problem, self.algorithm, start, budget)
         if isinstance(self.algorithm, Automatic):
             layers = problem.layers
-            several = self.free and budget.max_steps > 1
+            several = self.room > 0 and budget.max_steps > 1
             if several and layers is not None and layers.is_convex(start, problem.context):
                 several = False  # there is one solution, which every start leads to
-            starts = several_starts(problem) if several else (start,)
+            starts = several_starts(problem, self.room) if several else (start,)
             return self.algorithm.run(problem, starts, budget)
         return run_steps(problem, self.algorithm, start, budget)
 
@@ -227,7 +233,7 @@ class _Job:
             if y is not None:
                 target, _ = (y, 0) if problem.layers is None else validation.feasible(problem.layers, y, "project")
                 moved = replace(problem, target=target, output=y)
-            job = replace(self, problem=moved, algorithm=steady, free=False)
+            job = replace(self, problem=moved, algorithm=steady, room=0)
             return job.run(weight, start, replace(budget, max_steps=min(steps, budget.max_steps)))
 
         def output(x: Tensor) -> Tensor:
@@ -238,7 +244,7 @@ class _Job:
             return problem.split.value(x, problem.split.products(x))
 
         start = problem.guess
-        if self.free and isinstance(self.algorithm, Automatic):
+        if self.room:
             # a trial must not begin where gradients vanish
             start = self.run(problem.weight + WEIGHT, start, replace(budget, max_steps=min(60, budget.max_steps))).x
         return rule.choose(Trial(problem.output, start, noise_level, attempt, output, prior))

@@ -39,12 +39,17 @@ class Nested(InversionSolver):
     def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
         return state.memory.smooth + problem.weight * problem.free_split.value(state.x, state.products)
 
+    def pull(self, state: InversionState) -> Tensor:
+        """The length of the gradient of the smooth part: (B,)."""
+        return length(state.memory.gradient)
+
     def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
         """One step; an image whose outputs differ from y while nothing pulls at x has stalled, not converged."""
         new = super().step(problem, state)
-        silent = (new.watch.status == Status.CONVERGED) & (length(new.memory.gradient) == 0)
-        if not bool(silent.any()):
+        ended = (new.watch.status == Status.CONVERGED) & state.watch.running
+        if not bool(ended.any()):
             return new
+        silent = ended & (self.pull(new) == 0)
         # flat activations on all ways from x
         apart = problem.loss.value(problem.forward(new.x), problem.output) > 0
         status = new.watch.status.masked_fill(silent & apart, Status.STALLED)

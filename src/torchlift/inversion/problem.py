@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchlift.core.errors import TorchliftError
 from torchlift.functions.base import Split, along
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.priors import PlugAndPlay
@@ -111,6 +112,21 @@ class InversionProblem:
         """Whether R has values and its constraints hold entries one by one, which L-BFGS needs."""
         functions = [part.function for part in self.split.parts]
         return not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
+
+    @property
+    def smooth_prior(self) -> bool:
+        """Whether R is smooth but for constraints, so that nothing has to stand in for it."""
+        return all(part.function.constraint or part.function.smooth for part in self.split.parts)
+
+    def sweepable(self) -> InversionProblem | None:
+        """The problem with curvatures, which sweeps need; None where a layer has none."""
+        if self.curvatures or self.layers is None:
+            return self if self.curvatures else None
+        try:
+            curvatures = tuple(each.curvature(self.mu, self.context) for each in self.layers.jacobians)
+        except TorchliftError:
+            return None
+        return replace(self, curvatures=curvatures)
 
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""

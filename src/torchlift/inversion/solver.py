@@ -142,7 +142,8 @@ class InversionSolver(Solver[InversionProblem, InversionState]):
     ) -> Watch:
         running = old.running
         relative = new.bound / (value.abs() + NEGLIGIBLE * (problem.data_size + old.start.abs())).clamp_min(1e-30)
-        lower = running & (value < old.best)
+        # a decreasing objective was never lower than now
+        lower = None if self.monotonic and not problem.blind else running & (value < old.best)
         progress = value < old.mark - slack - self.visible * old.mark.abs()
         if not self.monotonic or problem.blind:
             progress = progress | (new.bound < (1 - BOUND_PROGRESS) * old.least_bound)
@@ -153,11 +154,11 @@ class InversionSolver(Solver[InversionProblem, InversionState]):
         return replace(
             old,
             value=value,
-            best=torch.where(lower, value, old.best),
+            best=value if lower is None else torch.where(lower, value, old.best),
             mark=torch.where(progress, torch.minimum(value, old.mark), old.mark),
             least_bound=torch.where(progress, torch.minimum(new.bound, old.least_bound), old.least_bound),
             since=since,
-            best_x=choose(lower, new.x, old.best_x),
+            best_x=new.x if lower is None else choose(lower, new.x, old.best_x),
             relative=torch.where(running, relative, old.relative),
             status=status.masked_fill(diverged, Status.DIVERGED),
             monotone=old.monotone & ~worse & ~diverged,

@@ -22,7 +22,7 @@ from torchlift.core.checks import (
     check_positive,
     check_shape,
 )
-from torchlift.core.errors import NotRepresentableError, TorchliftError, invalid_type, invalid_value
+from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.core.progress import Progress as Bar
 from torchlift.core.solution import Record
 from torchlift.data.arrays import as_tensor
@@ -203,16 +203,6 @@ def layers_of(network: Network | Joint, algorithm: Algorithm, lifted: bool) -> L
         hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
         invalid_value(f"invert network with {type(algorithm).__name__}", "one network", "several", hint)
     return None
-
-
-def curvatures(layers: Layers, mu: Sequence[float], context: Context, lifted: bool) -> tuple[float, ...]:
-    """Bounds by norms of operators; none where there are no norms and no algorithm insists on them."""
-    try:
-        return tuple(jacobian.curvature(mu, context) for jacobian in layers.jacobians)
-    except TorchliftError:
-        if lifted:
-            raise
-        return ()
 
 
 def check_progress(progress: object, bar: Bar, time_limit: float | None) -> Progress | None:
