@@ -68,7 +68,8 @@ def invert(
     that diverges or stalls comes back as its best iterate.
 
     Arguments:
-        network: N, any module in evaluation mode, or a linear operator; several modules with the same input, such as
+        network: N, any module in evaluation mode, or a linear operator; one in half precision is inverted, and its
+            inputs come back, in single precision; several modules with the same input, such as
             `net.up_to(path)` for features of several layers, are inverted together.
         y: outputs (B, *out_shape), perhaps noisy, a tensor or an array of numpy; one tensor per network.
         prior: R; None for 0.
@@ -106,6 +107,7 @@ def invert(
     solver, usual = validation.check_algorithm(algorithm, tolerance)
     if isinstance(y, np.ndarray) or isinstance(start, np.ndarray):
         y, start = validation.from_numpy(network, y), validation.from_numpy(network, start)
+    network, y, start = validation.in_single(network, y, start)
     net = validation.check_network(network, input_shape, start, y)
     data = validation.check_data(net, y)
     decoder = start if callable(start) and not isinstance(start, Tensor) else None

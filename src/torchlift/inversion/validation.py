@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchlift.core.checks import (
     Shape,
@@ -58,6 +60,9 @@ ALGORITHMS: dict[str, tuple[type[Algorithm], int]] = {
     "nested-pdhg": (NestedPDHG, 500),
 }
 
+#: In which inversions are not computed.
+HALF = (torch.float16, torch.bfloat16)
+
 #: μ of hidden layers. On codes of digits, 3 reaches in 100 sweeps about what 10 reaches in 200; 1 ends 0.6 dB lower.
 HIDDEN_WEIGHT = 3.0
 
@@ -91,6 +96,35 @@ def from_numpy(network: object, value: Any) -> Any:
     return tensor if like is None else tensor.to(like.device)
 
 
+def in_single(network: Any, *values: Any) -> tuple[Any, ...]:
+    """A module in half precision, outputs and a start, in single precision; anything else as it is.
+
+    Sums over the entries of an image overflow in half precision, and steps vanish in its rounding.
+    """
+    modules = network if isinstance(network, Sequence) else [network]
+    tensors = [each for module in modules if isinstance(module, nn.Module) for each in module.parameters()]
+    if not any(each.dtype in HALF for each in tensors):
+        return (network, *values)
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, Sequence):
+            return [widened(each) for each in value]
+        if isinstance(value, nn.Module):
+            return copy.deepcopy(value).float()
+        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return widened(network), *map(widened, values)
+
+
+def check_statistics(network: nn.Module) -> None:
+    """Refuse batch norms that would make the output of an image depend on the others, and on how many there are."""
+    for name, module in network.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            hint = "Call `.eval()` first." if module.training else "Let it keep running statistics."
+            got = f"{type(module).__name__} {name!r} with those of the batch"
+            invalid_value("invert network", "batch norms with fixed statistics", got, hint)
+
+
 def check_network(network: object, input_shape: object, start: object, y: object) -> Network | Joint:
     """A torchlift network, a linear operator, a module, or several modules with the same input."""
     if isinstance(network, LinearOperator):
@@ -113,6 +147,7 @@ def check_network(network: object, input_shape: object, start: object, y: object
 
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
     """A module as a network, for inputs of the shape that is given, that a start has, or that outputs y come from."""
+    check_statistics(module)
     shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
     if isinstance(module, Network):
         if shape not in (None, module.in_shape):
