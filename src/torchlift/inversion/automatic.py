@@ -11,13 +11,12 @@ from torchlift.core.checks import check_size
 from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.inversion.accelerated import Accelerated
-from torchlift.inversion.nested import Nested
+from torchlift.inversion.lifted import Sweep
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion
 from torchlift.inversion.run import Budget, Progress, Rounds, run_steps
-from torchlift.inversion.state import Status, choose
-from torchlift.inversion.sweep import Sweep
+from torchlift.inversion.solver import Nested, Status, choose
 
 #: Sweeps go on for an image while so many of them take this share off the objective of the network; they begin where
 #: the first steps from every start took less.
@@ -34,7 +33,7 @@ TRIAL, POLISH = 20, 100
 
 #: Inputs of at most so many entries are tried from more starts, as long as there are at most so many rows in all, with
 #: shorter trials: for small networks they cost next to nothing, and those with kinks have many minima that do not fit.
-SMALL, STARTS, ROWS, SHORT = 256, 32, 1024, 15
+SMALL, STARTS, ROWS, SHORT = 128, 32, 1024, 15
 
 #: Sizes of random starts, in turn; images and large inputs get the first.
 SIZES = (0.5, 0.1, 0.1, 0.5, 1.0, 1.0, 2.0)

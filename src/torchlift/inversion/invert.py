@@ -20,11 +20,10 @@ from torchlift.inversion.automatic import Automatic, several_starts
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.joint import choose_jointly
 from torchlift.inversion.memory import batch_size
-from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion, WeightTrace, join
 from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
-from torchlift.inversion.state import Status
+from torchlift.inversion.solver import Nested, Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
 from torchlift.operators import Context, LinearOperator
@@ -108,6 +107,8 @@ def invert(
     if isinstance(y, np.ndarray) or isinstance(start, np.ndarray):
         y, start = validation.from_numpy(network, y), validation.from_numpy(network, start)
     network, y, start = validation.in_single(network, y, start)
+    if context is None and isinstance(solver, Nested | Automatic):  # a context holds statistics fixed
+        validation.check_statistics(network)
     net = validation.check_network(network, input_shape, start, y)
     data = validation.check_data(net, y)
     decoder = start if callable(start) and not isinstance(start, Tensor) else None

@@ -177,7 +177,9 @@ class InversionProblem:
 
     def smooth_value(self, x: Tensor) -> Tensor:
         """L(N(x); y) + λ/2 ‖x − x₀‖²: (B,)."""
-        fit = self.loss.value(self.forward(x), self.output)
+        output = self.forward(x)
+        plain = type(self.loss) is SquaredError
+        fit = 0.5 * square_sum(output - self.output) if plain else self.loss.value(output, self.output)
         return fit + 0.5 * self.anchor * square_sum(x - self.guess) if self.anchor else fit
 
     def smooth_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:

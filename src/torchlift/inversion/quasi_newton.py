@@ -12,13 +12,10 @@ from torch import Tensor
 
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.core.tensors import Point
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
-from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem, square_sum
-from torchlift.inversion.solver import block_bound
-from torchlift.inversion.state import InversionState, choose
+from torchlift.inversion.solver import InversionState, Nested, block_bound, put_back
 
 #: A step is long enough if it takes this share of what its slope promises (Armijo's rule).
 ARMIJO = 1e-4
@@ -128,7 +125,7 @@ class QuasiNewton(Nested):
         memory, x = state.memory, state.x
         at, pairs = memory.at, memory.pairs
         metric = self._metric(x)
-        moved = x + along(memory.step, x) * _direction(pairs, at.free, metric)
+        moved = x + along(memory.step, x) * _direction(pairs, at.free, metric, problem.constrained)
         moved = problem.split.prox(moved, 0.0) if problem.constrained else moved
         products = problem.split.products(moved)
         new, duals = self._evaluate(problem, moved, products)
@@ -141,12 +138,15 @@ class QuasiNewton(Nested):
         step = (2 * memory.step).clamp_max(1.0)
         if not bool(accepted.all()):
             # the least value of the parabola through F, its slope and the value that was refused
-            refused = (-slope / (2 * (new.value - at.value - slope))).nan_to_num(0.0).clamp(0.05, 0.5)
-            step = torch.where(accepted, step, refused * memory.step)
-            old = (x, state.duals, state.products, at, state.bound)
-            moved, duals, products, new, bound = choose(accepted, (moved, duals, products, new, bound), old)
-        point = Point({"x": moved, "z": (), "dual": duals})
-        return replace(state, point=point, products=products, memory=Curvature(new, pairs, step), bound=bound)
+            shorter = (-slope / (2 * (new.value - at.value - slope))).nan_to_num(0.0).clamp(0.05, 0.5)
+            step = torch.where(accepted, step, shorter * memory.step)
+            refused = ~accepted
+            moved, bound = put_back(refused, [x, state.bound], [moved, bound])
+            duals = tuple(put_back(refused, state.duals, duals))
+            products = tuple(put_back(refused, state.products, products))
+            new = Evaluation(*put_back(refused, [*vars(at).values()], [*vars(new).values()]))
+        memory = Curvature(new, pairs, step)
+        return replace(state, x=moved, duals=duals, products=products, memory=memory, bound=bound)
 
     def _metric(self, x: Tensor) -> Metric | None:
         """P, H before the first pair up to a factor, for gradients (B, entries); None for the identity."""
@@ -204,7 +204,7 @@ def _shares(height: int, width: int, power: float, dtype: torch.dtype, device: t
     return (1 + torch.hypot(down, right)) ** -power
 
 
-def _direction(pairs: Pairs, gradient: Tensor, metric: Metric | None) -> Tensor:
+def _direction(pairs: Pairs, gradient: Tensor, metric: Metric | None, constrained: bool) -> Tensor:
     """−H∇F on the free entries; before the first pair a step of length 1 against P∇F.
 
     H = (I − SᵀR⁻ᵀY) γP (I − YᵀR⁻¹S) + SᵀR⁻ᵀDR⁻¹S,   R = upper triangle of SYᵀ, D its diagonal
@@ -213,14 +213,15 @@ def _direction(pairs: Pairs, gradient: Tensor, metric: Metric | None) -> Tensor:
     products = pairs.products.triu()
     diagonal = products.diagonal(dim1=1, dim2=2)
     R = products + torch.diag_embed((diagonal == 0).to(g))  # where a pair is empty, 1 instead of 0
-    a = torch.linalg.solve_triangular(R, pairs.s @ g[:, :, None], upper=True)
-    q = g - (a.mT @ pairs.y)[:, 0]
+    # a row times a matrix is much faster here than a matrix times a column
+    a = torch.linalg.solve_triangular(R, (g[:, None] @ pairs.s.mT).mT, upper=True)
+    q = torch.baddbmm(g[:, None], a.mT, pairs.y, alpha=-1)[:, 0]
     q = q if metric is None else metric(q)
     unit = 1 / torch.linalg.vector_norm(q, dim=1).clamp_min(1e-30)
     q = q * torch.where(pairs.scale > 0, pairs.scale, unit)[:, None]
-    b = diagonal[:, :, None] * a - pairs.y @ q[:, :, None]
-    q = q + (torch.linalg.solve_triangular(R.mT, b, upper=False).mT @ pairs.s)[:, 0]
-    q = q.masked_fill(g == 0, 0.0)
+    b = diagonal[:, :, None] * a - (q[:, None] @ pairs.y.mT).mT
+    q = torch.baddbmm(q[:, None], torch.linalg.solve_triangular(R.mT, b, upper=False).mT, pairs.s)[:, 0]
+    q = q.masked_fill(g == 0, 0.0) if constrained else q
     # where the pairs of a non-convex function give no descent, the gradient does
     uphill = torch.linalg.vecdot(q, g) <= 0
     if bool(uphill.any()):
@@ -238,6 +239,6 @@ def _renewed(pairs: Pairs, s: Tensor, y: Tensor, accepted: Tensor, metric: Metri
     bent = torch.linalg.vecdot(y, y if metric is None else metric(y))
     scale = torch.where(good, product / bent.clamp_min(1e-30), pairs.scale)
     all_s, all_y = torch.cat([pairs.s[:, 1:], s[:, None]], 1), torch.cat([pairs.y[:, 1:], y[:, None]], 1)
-    newest = all_s @ y[:, :, None]
+    newest = (y[:, None] @ all_s.mT).mT
     products = torch.cat([torch.nn.functional.pad(pairs.products[:, 1:, 1:], (0, 0, 0, 1)), newest], 2)
     return Pairs(all_s, all_y, products, scale)

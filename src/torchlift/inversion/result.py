@@ -13,7 +13,7 @@ from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
 from torchlift.inversion.intervals import Calibration, Interval, has_twin, make_interval
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.state import Status
+from torchlift.inversion.solver import Status
 
 #: Inputs for which others with the same objective are looked for, and relative to what it is the same.
 LOOKED_AT, TWIN = 16, 1e-3

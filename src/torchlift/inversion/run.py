@@ -17,8 +17,7 @@ from torchlift.core.trees import map_leaves
 from torchlift.inversion.exact import Certified, Exact
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion
-from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.state import InversionState, Status, choose, select
+from torchlift.inversion.solver import InversionSolver, InversionState, Status, choose, select
 from torchlift.solvers import PDHG, Stopping, solve
 from torchlift.solvers.pdhg import PDHGState
 

@@ -33,12 +33,11 @@ from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.exact import Exact, into_domain
 from torchlift.inversion.layers import Layers
+from torchlift.inversion.lifted import Simultaneous, Sweep
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.run import Progress
-from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
 from torchlift.networks import Linear, Network, lift
 from torchlift.networks.input_shape import first_layer, fitting_shapes, known_shape, shape_example
@@ -116,9 +115,11 @@ def in_single(network: Any, *values: Any) -> tuple[Any, ...]:
     return widened(network), *map(widened, values)
 
 
-def check_statistics(network: nn.Module) -> None:
+def check_statistics(network: Any) -> None:
     """Refuse batch norms that would make the output of an image depend on the others, and on how many there are."""
-    for name, module in network.named_modules():
+    networks = network if isinstance(network, Sequence) else [network]
+    modules = (pair for each in networks if isinstance(each, nn.Module) for pair in each.named_modules())
+    for name, module in modules:
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             hint = "Call `.eval()` first." if module.training else "Let it keep running statistics."
             got = f"{type(module).__name__} {name!r} with those of the batch"
@@ -147,7 +148,6 @@ def check_network(network: object, input_shape: object, start: object, y: object
 
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
     """A module as a network, for inputs of the shape that is given, that a start has, or that outputs y come from."""
-    check_statistics(module)
     shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
     if isinstance(module, Network):
         if shape not in (None, module.in_shape):
