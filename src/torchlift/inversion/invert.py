@@ -114,6 +114,7 @@ def invert(
     decoder = start if callable(start) and not isinstance(start, Tensor) else None
     guess, strength = validation.check_start(net, data, decoder(data) if decoder else start, anchor)
     problem, projected = _problem(net, data, prior, guess, strength, mu, context, on_infeasible, solver, loss)
+    split = problem.split
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
     if time_limit is not None:
         check_positive("invert time_limit", time_limit)
@@ -129,12 +130,14 @@ def invert(
         job, trace = _Job(problem, solver, size, room if free else 0), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
-                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget)
+                hold = not isinstance(solver, Exact)
+                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget, hold)
                 job, weights = replace(job, problem=problem), problem.weight
             else:
                 weights, trace = job.choose(weights, noise_level, budget)
         result = job.run(weights, job.problem.guess, budget)
-    solved = replace(job.problem, weight=weights)
+    # error bars are those without entries that are held: nothing says that they are right
+    solved = replace(job.problem, weight=weights, split=split)
     return replace(result, weight_trace=trace, projected=projected, problem=solved, noise_level=noise_level)
 
 
@@ -227,7 +230,7 @@ class _Job:
         # trials make the same number of steps for all images: differences between them are compared
         steady = self.algorithm
         if isinstance(steady, Automatic):
-            steady = replace(steady.finish, tolerance=0.0)
+            steady = replace(steady.descent if problem.entrywise else steady.finish, tolerance=0.0)
         elif not isinstance(steady, Exact):
             steady = replace(steady, tolerance=0.0)
 
