@@ -50,7 +50,7 @@ class Pairs:
 
     Arguments:
         s, y: (B, memory, entries).
-        products: ⟨s_i, y_j⟩: (B, memory, memory).
+        products: ⟨s_i, y_j⟩ for i ≤ j, else 0, and 1 on the diagonal where a pair is empty: (B, memory, memory).
         scale: ⟨s, y⟩/⟨y, Py⟩ of the newest pair, with the metric P; 0 before the first: (B,).
     """
 
@@ -111,7 +111,7 @@ class QuasiNewton(Nested):
         x = state.x
         at, _ = self._evaluate(problem, x, state.products)
         empty = x.new_zeros(len(x), self.memory, x[0].numel())
-        products = x.new_zeros(len(x), self.memory, self.memory)
+        products = torch.eye(self.memory, dtype=x.dtype, device=x.device).expand(len(x), -1, -1).clone()
         pairs = Pairs(empty, empty.clone(), products, torch.zeros_like(at.value))
         return Curvature(at, pairs, torch.ones_like(at.value))
 
@@ -210,16 +210,16 @@ def _direction(pairs: Pairs, gradient: Tensor, metric: Metric | None, constraine
     H = (I − SᵀR⁻ᵀY) γP (I − YᵀR⁻¹S) + SᵀR⁻ᵀDR⁻¹S,   R = upper triangle of SYᵀ, D its diagonal
     """
     g = gradient.flatten(1)
-    products = pairs.products.triu()
-    diagonal = products.diagonal(dim1=1, dim2=2)
-    R = products + torch.diag_embed((diagonal == 0).to(g))  # where a pair is empty, 1 instead of 0
+    R = pairs.products
     # a row times a matrix is much faster here than a matrix times a column
     a = torch.linalg.solve_triangular(R, (g[:, None] @ pairs.s.mT).mT, upper=True)
     q = torch.baddbmm(g[:, None], a.mT, pairs.y, alpha=-1)[:, 0]
     q = q if metric is None else metric(q)
-    unit = 1 / torch.linalg.vector_norm(q, dim=1).clamp_min(1e-30)
-    q = q * torch.where(pairs.scale > 0, pairs.scale, unit)[:, None]
-    b = diagonal[:, :, None] * a - (q[:, None] @ pairs.y.mT).mT
+    scale = pairs.scale
+    if bool((scale == 0).any()):
+        scale = torch.where(scale > 0, scale, 1 / torch.linalg.vector_norm(q, dim=1).clamp_min(1e-30))
+    q = q * scale[:, None]
+    b = R.diagonal(dim1=1, dim2=2)[:, :, None] * a - (q[:, None] @ pairs.y.mT).mT
     q = torch.baddbmm(q[:, None], torch.linalg.solve_triangular(R.mT, b, upper=False).mT, pairs.s)[:, 0]
     q = q.masked_fill(g == 0, 0.0) if constrained else q
     # where the pairs of a non-convex function give no descent, the gradient does
@@ -236,9 +236,11 @@ def _renewed(pairs: Pairs, s: Tensor, y: Tensor, accepted: Tensor, metric: Metri
     good = accepted & (product > 1e-8 * torch.linalg.vecdot(y, y))
     if not bool(good.all()):
         s, y = s.masked_fill(~good[:, None], 0.0), y.masked_fill(~good[:, None], 0.0)
+        product = torch.where(good, product, 1.0)
     bent = torch.linalg.vecdot(y, y if metric is None else metric(y))
     scale = torch.where(good, product / bent.clamp_min(1e-30), pairs.scale)
     all_s, all_y = torch.cat([pairs.s[:, 1:], s[:, None]], 1), torch.cat([pairs.y[:, 1:], y[:, None]], 1)
-    newest = (y[:, None] @ all_s.mT).mT
-    products = torch.cat([torch.nn.functional.pad(pairs.products[:, 1:, 1:], (0, 0, 0, 1)), newest], 2)
+    products = torch.nn.functional.pad(pairs.products[:, 1:, 1:], (0, 1, 0, 1))
+    products[:, :-1, -1] = (y[:, None] @ all_s[:, :-1].mT)[:, 0]
+    products[:, -1, -1] = product
     return Pairs(all_s, all_y, products, scale)
