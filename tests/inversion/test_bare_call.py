@@ -23,7 +23,7 @@ def misses(parts: list[nn.Module], seed: int) -> Tensor:
 
 
 def test_one_start_is_not_enough_for_networks_with_kinks() -> None:
-    """Three of four runs from a single start end in a minimum that does not fit: 15 of 48 were left before."""
+    """Most runs from a single start end in a minimum that does not fit."""
     missed = []
     for seed in range(3):
         torch.manual_seed(seed)

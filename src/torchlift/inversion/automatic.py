@@ -31,9 +31,10 @@ SPECTRUM = 1.0
 #: Steps from every start before the worse half of them is given up, and steps of the last phase.
 TRIAL, POLISH = 20, 100
 
-#: Inputs of at most so many entries are tried from more starts, as long as there are at most so many rows in all, with
-#: shorter trials: for small networks they cost next to nothing, and those with kinks have many minima that do not fit.
-SMALL, STARTS, ROWS, SHORT = 128, 32, 1024, 15
+#: Inputs of at most so many entries are tried from more starts, with shorter trials, as long as images times starts
+#: times parameters are at most so many: for small networks they cost next to nothing, and those with kinks have many
+#: minima that do not fit.
+SMALL, STARTS, SHORT, WORK = 128, 32, 15, 2**25
 
 #: Sizes of random starts, in turn; images and large inputs get the first.
 SIZES = (0.5, 0.1, 0.1, 0.5, 1.0, 1.0, 2.0)
@@ -164,18 +165,19 @@ def _with_others(progress: Progress | None, others: float, share: float) -> Prog
     return lambda record: progress(replace(record, value=others + share * record.value))
 
 
-def several_starts(problem: InversionProblem, room: int) -> tuple[Tensor, ...]:
+def several_starts(problem: InversionProblem, room: int, parameters: int) -> tuple[Tensor, ...]:
     """Where to begin without a start: 0, mid-grey for images, and random inputs.
 
     Arguments:
         room: inputs that fit into memory at once.
+        parameters: of the network.
     """
     zero, starts = problem.guess, [problem.guess]
     if zero.ndim == 4:
         starts.append(torch.full_like(zero, 0.5))
     count = len(starts) + 1
     if zero[0].numel() <= SMALL:
-        count = max(count, min(STARTS, ROWS // problem.batch))
+        count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))))
     generator = torch.Generator().manual_seed(0)
     for k in range(min(count, room // problem.batch) - len(starts)):
         noise = torch.randn(zero.shape[1:], generator=generator, dtype=zero.dtype).to(zero.device)

@@ -127,7 +127,7 @@ def invert(
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with Bar(quiet=progress is not True) as bar:
         budget = Budget(steps, deadline, validation.check_progress(progress, bar, time_limit))
-        job, trace = _Job(problem, solver, size, room if free else 0), None
+        job, trace = _Job(problem, solver, size, room if free else 0, validation.parameter_count(net)), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
                 hold = not isinstance(solver, Exact)
@@ -192,12 +192,14 @@ class _Job:
     Arguments:
         size: images at once.
         room: inputs that fit into memory, where several starts are to be tried; else 0.
+        parameters: of the network.
     """
 
     problem: InversionProblem
     algorithm: validation.Algorithm
     size: int
     room: int
+    parameters: int
 
     def run(self, weight: Tensor, start: Tensor, budget: Budget) -> Inversion:
         """Invert all images, batch after batch; after Ctrl-C, what is left comes back as it started."""
@@ -220,7 +222,7 @@ class _Job:
             several = self.room > 0 and budget.max_steps > 1
             if several and layers is not None and layers.is_convex(start, problem.context):
                 several = False  # there is one solution, which every start leads to
-            starts = several_starts(problem, self.room) if several else (start,)
+            starts = several_starts(problem, self.room, self.parameters) if several else (start,)
             return self.algorithm.run(problem, starts, budget)
         return run_steps(problem, self.algorithm, start, budget)
 

@@ -146,6 +146,11 @@ def check_network(network: object, input_shape: object, start: object, y: object
     return Joint(networks)
 
 
+def parameter_count(network: Network | Joint) -> int:
+    networks = network.networks if isinstance(network, Joint) else (network,)
+    return sum(tensor.numel() for each in networks for tensor in each.parameters())
+
+
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
     """A module as a network, for inputs of the shape that is given, that a start has, or that outputs y come from."""
     shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
