@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchlift.inversion.problem import BREGMAN, FLAT, _gap, per_image, square_sum
-from torchlift.inversion.state import choose
+from torchlift.inversion.solver import choose
 from torchlift.prox import Box, Identity, ProximalActivation, ReLU, SoftThreshold, Tanh
 
 

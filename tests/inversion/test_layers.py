@@ -12,8 +12,8 @@ from contracts.network_cases import CASES, Case
 from torchlift.core.tensors import Point
 from torchlift.functions.priors import L1
 from torchlift.inversion.layers import Layers
+from torchlift.inversion.lifted import Sweep
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.validation import HIDDEN_WEIGHT, check_mu
 from torchlift.networks import Perceptron, lift
 from torchlift.prox import Tanh

@@ -21,14 +21,12 @@ from torchlift.inversion.bound import ErrorBound, error_bound
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.intervals import Calibration, Interval, calibrate
 from torchlift.inversion.invert import invert
+from torchlift.inversion.lifted import Simultaneous, Sweep
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion, WeightTrace
-from torchlift.inversion.simultaneous import Simultaneous
-from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.state import Status
-from torchlift.inversion.sweep import Sweep
+from torchlift.inversion.solver import InversionSolver, Status
 from torchlift.inversion.validation import ALGORITHMS
 from torchlift.inversion.weights import RULES, Discrepancy, LCurve, Sure, WeightRule
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_size
-from torchlift.core.tensors import Point
 from torchlift.functions.base import along
-from torchlift.inversion.nested import Nested, curvature_at, too_steep
+from torchlift.inversion.nested import curvature_at, too_steep
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import block_bound, prior_step, rounding
-from torchlift.inversion.state import InversionState, choose
+from torchlift.inversion.proximal import prior_step
+from torchlift.inversion.solver import InversionState, Nested, block_bound, choose, rounding
 from torchlift.solvers.momentum import next_momentum
 
 
@@ -97,5 +96,4 @@ class Accelerated(Nested):
         at = torch.addcmul(x, torch.as_tensor(along(beta, x)), x - state.x)
         curvature = torch.where(steep, 2.0 * L, 0.97 * L)
         new = Extrapolation(smooth, at, *problem.smooth_gradient(at), t, curvature)
-        point = Point({"x": x, "z": (), "dual": duals})
-        return replace(state, point=point, products=products, memory=new, bound=bound)
+        return replace(state, x=x, duals=duals, products=products, memory=new, bound=bound)

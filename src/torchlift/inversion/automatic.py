@@ -1,27 +1,25 @@
-"""The default algorithm: sweeps into the right basin, then quasi-Newton and proximal steps on the network itself."""
+"""The default algorithm: the best of several starts, then quasi-Newton and proximal steps on the network itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_size
-from torchlift.core.solution import Record, Result
 from torchlift.core.tensors import Point
+from torchlift.functions.losses import SquaredError
 from torchlift.inversion.accelerated import Accelerated
+from torchlift.inversion.lifted import Sweep
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion
-from torchlift.inversion.run import Budget, Progress, run_steps
-from torchlift.inversion.solver import length
-from torchlift.inversion.state import Status, choose, select
-from torchlift.inversion.sweep import Sweep
-from torchlift.solvers import solve
+from torchlift.inversion.run import Budget, Progress, Rounds, run_steps
+from torchlift.inversion.solver import Nested, Status, choose
 
-#: Sweeps go on for an image while so many of them take this share off the objective of the network.
+#: Sweeps go on for an image while so many of them take this share off the objective of the network; they begin where
+#: the first steps from every start took less.
 CHUNK, SHARE = 10, 0.25
 
 #: Steps without visible progress that end quasi-Newton steps, which others follow.
@@ -30,24 +28,32 @@ PATIENCE = 10
 #: Of the quasi-Newton steps where no start was given.
 SPECTRUM = 1.0
 
-#: Steps from every start before the best one is chosen, and steps of the last phase.
+#: Steps from every start before the worse half of them is given up, and steps of the last phase.
 TRIAL, POLISH = 20, 100
+
+#: Inputs of at most so many entries are tried from more starts, with shorter trials, as long as images times starts
+#: times parameters are at most so many: for small networks they cost next to nothing, and those with kinks have many
+#: minima that do not fit.
+SMALL, STARTS, SHORT, WORK = 128, 32, 15, 2**25
+
+#: Sizes of random starts, in turn; images and large inputs get the first.
+SIZES = (0.5, 0.1, 0.1, 0.5, 1.0, 1.0, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Automatic:
-    """Minimises L(N(x); y) + ρR(x) + λ/2 ‖x − x₀‖² of the network itself, in three phases.
+    """Minimises L(N(x); y) + ρR(x) + λ/2 ‖x − x₀‖² of the network itself.
 
-    1. Where no start was given, or gradients vanish at the start, backward sweeps of
-       the lifted problem look for a better one: they move x where activations are
-       flat. They end for an image when ten of them no longer take a quarter off its
-       objective; networks without a lifted form, and losses other than the squared
-       error, do without. Without a start, short runs from several are compared.
-    2. Projected L-BFGS on the network with a smoothed prior, from the input with the
-       lowest objective of those met, the start among them, so that the result is
-       never worse than the start. Denoisers as priors and
-       constraints on several entries at once do without.
-    3. Accelerated proximal gradient with the prior itself, from there.
+    1. Projected L-BFGS on the network with a smoothed prior. Without a start, a few steps
+       are made from several; the worse half of them is given up, then the next, and the best
+       goes on from where it came to. The objective decreases, so that the result is never worse
+       than the start. Denoisers as priors and constraints on several entries at once do without.
+    2. Where these steps hardly move, or gradients vanish at the start that was given,
+       backward sweeps of the lifted problem look for a better one: they move x where
+       activations are flat. They end for an image when ten of them no longer take a quarter off
+       its objective. Networks without a lifted form, and losses other than the squared
+       error, do without.
+    3. Where the prior is not smooth, accelerated proximal gradient with the prior itself.
 
     Arguments:
         sweeps: at most; 0 for none.
@@ -72,93 +78,84 @@ class Automatic:
     @torch.no_grad()
     def run(self, problem: InversionProblem, starts: tuple[Tensor, ...], budget: Budget) -> Inversion:
         """Invert one batch from the best of some starts for every image."""
-        first = starts[0]
+        first, several = starts[0], len(starts) > 1
         if problem.blind:
             return run_steps(problem, self.finish, first, budget)
-        best = _Best(problem, first)
-        descent = self.descent if problem.entrywise else self.finish
-        if isinstance(descent, QuasiNewton) and len(starts) > 1:
-            descent = replace(descent, spectrum=SPECTRUM)
-        swept, most = torch.zeros_like(problem.weight, dtype=torch.int64), min(self.sweeps, budget.max_steps // 2)
-        seeds = torch.ones_like(swept, dtype=torch.bool)
-        if len(starts) == 1:
-            fit, gradient = problem.smooth_gradient(best.x)
-            seeds = (length(gradient) == 0) & (fit > 0)
-        if most and problem.curvatures and bool(seeds.any()):
-            x, budget = self._sweep(problem, best.x, seeds, swept, most, budget)
-            starts = (*starts, x)
-        trial = replace(budget, max_steps=min(TRIAL, budget.max_steps))
-        for start in starts if len(starts) > 1 else ():
-            best.offer(start)
-            best.offer(run_steps(problem, replace(descent, tolerance=0.0), start, trial).x)
-        result = run_steps(problem, replace(descent, tolerance=self.tolerance), best.x, budget)
-        history, steps = result.history, result.steps + swept
+        descent: Nested = self.finish
+        if problem.entrywise:
+            spectrum = SPECTRUM if several else self.descent.spectrum
+            descent = replace(self.descent, tolerance=self.tolerance, spectrum=spectrum)
+            if problem.smooth_prior:  # nothing follows
+                descent = replace(descent, patience=2 * descent.patience, visible=descent.visible / 2)
+        images = torch.arange(problem.batch, device=first.device)
+        copies = problem.select(images.repeat(len(starts))) if several else problem
+        rounds = Rounds(copies, descent, torch.cat(starts), budget, len(starts))
+        begin = rounds.state.watch.start[: problem.batch]
+        stuck = (descent.pull(rounds.state) == 0)[: problem.batch]
+        if several:
+            least = rounds.state.watch.value.view(len(starts), -1).amin(0)
+            while rounds.copies > 1:
+                rounds.advance(rounds.state.count + (SHORT if first[0].numel() <= SMALL else TRIAL))
+                _halve(rounds, images)
+            stuck = rounds.state.watch.value > (1 - SHARE) * least
+        swept = self._sweep(problem, first, rounds, stuck)
+        rounds.advance()
+        result = rounds.finish()
         unfinished = result.status == Status.STALLED
-        if problem.entrywise and bool(unfinished.any()):
-            # without the smoothing of the prior; steps are counted for each image alone
-            index = unfinished.nonzero().flatten()
-            others = float(result.objective.sum() - result.objective[index].sum())
-            note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
-            ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
-            polished = run_steps(problem.select(index), self.finish, result.x[index], ending)
-            result = _merged(result, polished, index)
-            steps = steps.index_add(0, index, polished.steps)
+        if isinstance(descent, QuasiNewton) and not problem.smooth_prior and bool(unfinished.any()):
+            result = self._polished(problem, result, unfinished.nonzero().flatten(), budget)
         made = int(swept.max())
         return replace(
             result,
-            steps=steps,
+            steps=result.steps + swept,
             start_residual=problem.residual(first),
-            start_objective=best.start,
-            history=tuple(replace(record, step=record.step + made) for record in history),
+            start_objective=begin,
+            history=tuple(replace(record, step=record.step + made) for record in result.history),
         )
 
-    def _sweep(
-        self, problem: InversionProblem, x: Tensor, seeds: Tensor, swept: Tensor, most: int, budget: Budget
-    ) -> tuple[Tensor, Budget]:
-        """Where some images come to by sweeps that pay, counted in `swept`; an empty budget after a request to stop."""
-        index = seeds.nonzero().flatten()
-        part = problem.select(index)
-        state = self.lifted.init(part, Point({"x": x[index]}))
-        value = part.network_value(state.x)
-        while len(index) and state.count < most:
-            stopping = budget.stopping(state.count)
-            if stopping is None:
+    def _sweep(self, problem: InversionProblem, x: Tensor, rounds: Rounds, stuck: Tensor) -> Tensor:
+        """Sweeps of some images from x, which go on from there where that is better; how many there were: (B,)."""
+        swept = torch.zeros_like(problem.weight, dtype=torch.int64)
+        most = min(self.sweeps, rounds.budget.max_steps // 2)
+        index = stuck.nonzero().flatten()
+        if not (most and len(index) and isinstance(problem.loss, SquaredError) and (lifted := problem.sweepable())):
+            return swept
+        part = lifted.select(index)
+        value = part.network_value(x[index])
+        sweeps = Rounds(part, self.lifted, x[index], replace(rounds.budget, max_steps=most), extra={"lifted": 1.0})
+        while len(index):
+            before, done = value, sweeps.state.count
+            sweeps.advance(done + CHUNK)
+            if sweeps.state.count == done:
                 break
-            stopping = replace(stopping, max_steps=min(CHUNK, most - state.count))
-            solution = solve(part, self.lifted, state=state, stopping=stopping, callback=_callback(budget.progress))
-            state = solution.state
-            x = x.index_copy(0, index, state.x)
-            swept[index] = state.watch.steps
-            if solution.result in (Result.STOPPED, Result.INTERRUPTED):
-                return x, replace(budget, max_steps=0)
-            before, value = value, part.network_value(state.x)
-            paying = state.watch.running & (value < (1 - SHARE) * before)
-            if not bool(paying.all()):
-                keep = paying.nonzero().flatten()
-                part, state, index, value = part.select(keep), select(state, keep), index[keep], value[keep]
-        return x, budget
+            x, value = x.index_copy(0, index, sweeps.state.x), sweeps.problem.network_value(sweeps.state.x)
+            swept[index] = sweeps.state.watch.steps
+            keep = (sweeps.state.watch.running & (value < (1 - SHARE) * before)).nonzero().flatten()
+            sweeps.keep(keep, 1)
+            index, value = index[keep], value[keep]
+        rounds.stopped |= sweeps.stopped
+        better = (swept > 0) & (problem.network_value(x) < rounds.state.watch.value)
+        if bool(better.any()):
+            fresh = rounds.solver.init(problem, Point({"x": x}))
+            rounds.state = choose(~better, rounds.state, fresh)
+        return swept
+
+    def _polished(self, problem: InversionProblem, result: Inversion, index: Tensor, budget: Budget) -> Inversion:
+        """Some images again, from where they are, without the smoothing of the prior."""
+        others = float(result.objective.sum() - result.objective[index].sum())
+        note = _with_others(budget.progress, others / problem.batch, len(index) / problem.batch)
+        ending = replace(budget, max_steps=min(POLISH, budget.max_steps), progress=note)
+        part = run_steps(problem.select(index), self.finish, result.x[index], ending)
+        names = ("x", "residual", "gaps", "objective", "bound", "status")
+        merged = {name: getattr(result, name).index_copy(0, index, getattr(part, name)) for name in names}
+        return replace(result, steps=result.steps.index_add(0, index, part.steps), **merged)
 
 
-class _Best:
-    """The input with the lowest objective of the network that was met, for every image."""
-
-    def __init__(self, problem: InversionProblem, x: Tensor) -> None:
-        self.problem = problem
-        self.x = problem.split.prox(x, 0.0) if problem.constrained else x
-        self.value = self.start = problem.network_value(self.x)
-
-    def offer(self, x: Tensor) -> None:
-        """Take over the inputs that are better."""
-        x = self.problem.split.prox(x, 0.0) if self.problem.constrained else x
-        value = self.problem.network_value(x)
-        better = value < self.value
-        self.x, self.value = choose(better, x, self.x), torch.where(better, value, self.value)
-
-
-def _merged(whole: Inversion, part: Inversion, index: Tensor) -> Inversion:
-    """An inversion with some of its images replaced."""
-    names = ("x", "residual", "gaps", "objective", "bound", "status")
-    return replace(whole, **{name: getattr(whole, name).index_copy(0, index, getattr(part, name)) for name in names})
+def _halve(rounds: Rounds, images: Tensor) -> None:
+    """Give up the worse half of the starts of every image."""
+    left = (rounds.copies + 1) // 2
+    best = rounds.state.watch.value.view(rounds.copies, -1).argsort(0)[:left]
+    rounds.keep((best * len(images) + images).flatten(), left)
 
 
 def _with_others(progress: Progress | None, others: float, share: float) -> Progress | None:
@@ -168,20 +165,21 @@ def _with_others(progress: Progress | None, others: float, share: float) -> Prog
     return lambda record: progress(replace(record, value=others + share * record.value))
 
 
-def _callback(progress: Progress | None) -> Callable[[Record, object], bool]:
-    def callback(record: Record, state: object) -> bool:
-        # its value is the lifted objective, not that of the network
-        return progress is not None and bool(progress(replace(record, extra={**record.extra, "lifted": 1.0})))
+def several_starts(problem: InversionProblem, room: int, parameters: int) -> tuple[Tensor, ...]:
+    """Where to begin without a start: 0, mid-grey for images, and random inputs.
 
-    return callback
-
-
-def several_starts(problem: InversionProblem) -> tuple[Tensor, ...]:
-    """Where to begin without a start: 0, mid-grey for images, and small random inputs for deep networks."""
-    zero = problem.guess
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(zero.shape[1:], generator=generator, dtype=zero.dtype).to(zero.device)
-    starts = [zero]
+    Arguments:
+        room: inputs that fit into memory at once.
+        parameters: of the network.
+    """
+    zero, starts = problem.guess, [problem.guess]
     if zero.ndim == 4:
         starts.append(torch.full_like(zero, 0.5))
-    return (*starts, zero + 0.5 * noise)
+    count = len(starts) + 1
+    if zero[0].numel() <= SMALL:
+        count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))))
+    generator = torch.Generator().manual_seed(0)
+    for k in range(min(count, room // problem.batch) - len(starts)):
+        noise = torch.randn(zero.shape[1:], generator=generator, dtype=zero.dtype).to(zero.device)
+        starts.append(zero + SIZES[k % len(SIZES)] * noise)
+    return tuple(starts[: max(1, room // problem.batch)])

@@ -26,6 +26,9 @@ MATRICES = 2**24
 #: Larger inputs get one probe per place of a lattice: entries this far apart (in each direction of an image) share one.
 SPACING = 4
 
+#: Objectives below this share of the size of the data count as 0: no tolerance asks for more.
+NEGLIGIBLE = 1e-3
+
 #: Length from which a product A x of the prior counts as an edge, where the prior holds nothing.
 EDGE = 0.05
 
@@ -161,6 +164,32 @@ def posterior_deviation(problem: InversionProblem, x: Tensor, noise_level: float
     parts = torch.arange(len(x), device=x.device).split(count)
     variances = torch.cat([diagonal(_error(problem.select(index), x[index]), x[index]) for index in parts])
     return (along(variance, x) * variances.clamp_min(0)).sqrt()
+
+
+@torch.no_grad()
+def has_twin(problem: InversionProblem, x: Tensor, tolerance: float) -> Tensor:
+    """Which images have another input, a tenth of its length away, with the same objective to the tolerance: (B,).
+
+    The outputs, and the prior, then do not determine the input. Where none was found there may still be one: it is
+    looked for in one direction only, what conjugate gradients leave of a random one, which N'(x) hardly sees. Whether
+    the objective is the same there is not a matter of derivatives: it is evaluated.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    size = square_sum(x).sqrt().clamp_min(1e-3 * x[0].numel() ** 0.5)
+    mixed = noise / along(square_sum(noise).sqrt(), x) + x / along(size, x)
+    curvature = _network_curvature(problem, x)
+    unseen = mixed - _conjugate_gradients(curvature, curvature(mixed))
+    length = (0.1 * size) / square_sum(unseen).sqrt().clamp_min(1e-30)
+    value = problem.network_value(x)
+    same = tolerance * (value.abs() + NEGLIGIBLE * problem.data_size)
+    twin = torch.zeros_like(value, dtype=torch.bool)
+    for sign in (1, -1):
+        other = x + sign * along(length, x) * unseen
+        other = problem.split.prox(other, 0.0) if problem.constrained else other
+        far = square_sum(other - x).sqrt() > 0.05 * size
+        twin = twin | (far & (problem.network_value(other) <= value + same))
+    return twin
 
 
 def _floored(deviation: Tensor) -> Tensor:

@@ -14,17 +14,16 @@ from torch import Tensor, nn
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.progress import Progress as Bar
 from torchlift.functions.base import Prior, Split, check_prior
-from torchlift.functions.losses import Loss, SquaredError
+from torchlift.functions.losses import Loss
 from torchlift.inversion import validation
 from torchlift.inversion.automatic import Automatic, several_starts
 from torchlift.inversion.exact import Exact
 from torchlift.inversion.joint import choose_jointly
 from torchlift.inversion.memory import batch_size
-from torchlift.inversion.nested import Nested
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion, WeightTrace, join
 from torchlift.inversion.run import Budget, Progress, run_exact, run_steps
-from torchlift.inversion.state import Status
+from torchlift.inversion.solver import Nested, Status
 from torchlift.inversion.weights import Trial, WeightRule
 from torchlift.networks import Network
 from torchlift.operators import Context, LinearOperator
@@ -68,7 +67,8 @@ def invert(
     that diverges or stalls comes back as its best iterate.
 
     Arguments:
-        network: N, any module in evaluation mode, or a linear operator; several modules with the same input, such as
+        network: N, any module in evaluation mode, or a linear operator; one in half precision is inverted, and its
+            inputs come back, in single precision; several modules with the same input, such as
             `net.up_to(path)` for features of several layers, are inverted together.
         y: outputs (B, *out_shape), perhaps noisy, a tensor or an array of numpy; one tensor per network.
         prior: R; None for 0.
@@ -106,11 +106,15 @@ def invert(
     solver, usual = validation.check_algorithm(algorithm, tolerance)
     if isinstance(y, np.ndarray) or isinstance(start, np.ndarray):
         y, start = validation.from_numpy(network, y), validation.from_numpy(network, start)
+    network, y, start = validation.in_single(network, y, start)
+    if context is None and isinstance(solver, Nested | Automatic):  # a context holds statistics fixed
+        validation.check_statistics(network)
     net = validation.check_network(network, input_shape, start, y)
     data = validation.check_data(net, y)
     decoder = start if callable(start) and not isinstance(start, Tensor) else None
     guess, strength = validation.check_start(net, data, decoder(data) if decoder else start, anchor)
     problem, projected = _problem(net, data, prior, guess, strength, mu, context, on_infeasible, solver, loss)
+    split = problem.split
     steps = usual if max_steps is None else check_size("invert max_steps", max_steps)
     if time_limit is not None:
         check_positive("invert time_limit", time_limit)
@@ -118,19 +122,22 @@ def invert(
     if weight is None:
         weight = "sure" if together or (noise_level is not None and prior is not None) else WEIGHT
     weights = validation.check_weight(weight, noise_level, problem.output)
-    size = batch_size(net, problem, batch_limit, memory_limit)
+    free = start is None and isinstance(solver, Automatic)
+    size, room = batch_size(net, problem, batch_limit, memory_limit, 3 if free else 1)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with Bar(quiet=progress is not True) as bar:
         budget = Budget(steps, deadline, validation.check_progress(progress, bar, time_limit))
-        job, trace = _Job(problem, solver, size, start is None), None
+        job, trace = _Job(problem, solver, size, room if free else 0, validation.parameter_count(net)), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
-                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget)
+                hold = not isinstance(solver, Exact)
+                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget, hold)
                 job, weights = replace(job, problem=problem), problem.weight
             else:
                 weights, trace = job.choose(weights, noise_level, budget)
         result = job.run(weights, job.problem.guess, budget)
-    solved = replace(job.problem, weight=weights)
+    # error bars are those without entries that are held: nothing says that they are right
+    solved = replace(job.problem, weight=weights, split=split)
     return replace(result, weight_trace=trace, projected=projected, problem=solved, noise_level=noise_level)
 
 
@@ -157,8 +164,8 @@ def _problem(
         weights = validation.check_mu(mu, layers.count)
         policy = on_infeasible if lifted or on_infeasible not in ("refuse", "project") else "project"
         target, projected = validation.feasible(layers, data, policy)
-        if lifted or (isinstance(solver, Automatic) and isinstance(term, SquaredError)):
-            curvatures = validation.curvatures(layers, weights, context, lifted)
+        if lifted:
+            curvatures = tuple(jacobian.curvature(weights, context) for jacobian in layers.jacobians)
     problem = InversionProblem(
         layers=layers,
         target=target,
@@ -180,12 +187,19 @@ def _problem(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A checked inversion of all images, `size` of them at once; `free` says that no start was given."""
+    """A checked inversion of all images.
+
+    Arguments:
+        size: images at once.
+        room: inputs that fit into memory, where several starts are to be tried; else 0.
+        parameters: of the network.
+    """
 
     problem: InversionProblem
     algorithm: validation.Algorithm
     size: int
-    free: bool
+    room: int
+    parameters: int
 
     def run(self, weight: Tensor, start: Tensor, budget: Budget) -> Inversion:
         """Invert all images, batch after batch; after Ctrl-C, what is left comes back as it started."""
@@ -205,10 +219,10 @@ class _Job:
             return run_exact(problem, self.algorithm, start, budget)
         if isinstance(self.algorithm, Automatic):
             layers = problem.layers
-            several = self.free and budget.max_steps > 1
+            several = self.room > 0 and budget.max_steps > 1
             if several and layers is not None and layers.is_convex(start, problem.context):
                 several = False  # there is one solution, which every start leads to
-            starts = several_starts(problem) if several else (start,)
+            starts = several_starts(problem, self.room, self.parameters) if several else (start,)
             return self.algorithm.run(problem, starts, budget)
         return run_steps(problem, self.algorithm, start, budget)
 
@@ -218,7 +232,7 @@ class _Job:
         # trials make the same number of steps for all images: differences between them are compared
         steady = self.algorithm
         if isinstance(steady, Automatic):
-            steady = replace(steady.finish, tolerance=0.0)
+            steady = replace(steady.descent if problem.entrywise else steady.finish, tolerance=0.0)
         elif not isinstance(steady, Exact):
             steady = replace(steady, tolerance=0.0)
 
@@ -227,7 +241,7 @@ class _Job:
             if y is not None:
                 target, _ = (y, 0) if problem.layers is None else validation.feasible(problem.layers, y, "project")
                 moved = replace(problem, target=target, output=y)
-            job = replace(self, problem=moved, algorithm=steady, free=False)
+            job = replace(self, problem=moved, algorithm=steady, room=0)
             return job.run(weight, start, replace(budget, max_steps=min(steps, budget.max_steps)))
 
         def output(x: Tensor) -> Tensor:
@@ -238,7 +252,7 @@ class _Job:
             return problem.split.value(x, problem.split.products(x))
 
         start = problem.guess
-        if self.free and isinstance(self.algorithm, Automatic):
+        if self.room:
             # a trial must not begin where gradients vanish
             start = self.run(problem.weight + WEIGHT, start, replace(budget, max_steps=min(60, budget.max_steps))).x
         return rule.choose(Trial(problem.output, start, noise_level, attempt, output, prior))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,13 +25,16 @@ FIRST, STEPS = 80, 40
 #: ε/ς of the probes, and the seed of their signs, which must not be that of the noise.
 PROBE, SEED = 0.1, 271_828
 
+#: A power of 2, one of 4, and whether entries at a bound stay there.
+Place: TypeAlias = tuple[int, int, bool]
+
 #: What is tried: weights 2ς²·2^i and anchors 10ς²·4^j, none for j = −3; more than this far from (0, 0) is not.
 REACH = 5
 
 
 @torch.no_grad()
 def choose_jointly(
-    problem: InversionProblem, decoder: Callable[[Tensor], Tensor], noise: float, budget: Budget
+    problem: InversionProblem, decoder: Callable[[Tensor], Tensor], noise: float, budget: Budget, hold: bool = True
 ) -> tuple[InversionProblem, WeightTrace]:
     """The problem with the weight and anchor of least risk, or held at the decoder's output where that has less.
 
@@ -40,6 +44,9 @@ def choose_jointly(
     counts; the search goes downhill in weight and anchor. Since the risk is an
     estimate of the error in the output, the chosen inputs are not worse than the
     decoder's in expectation there.
+
+    Entries where the decoder's output reaches a bound of the prior, such as black pixels, may
+    stay there (`hold`): the risk decides that, too. Total variation raises a black background.
 
     Reference: Ramani, Blu & Unser, IEEE Transactions on Image Processing 17 (2008).
     """
@@ -54,21 +61,22 @@ def choose_jointly(
     twice = part.select(torch.arange(count, device=few.device).repeat(2))
     twice = replace(twice, output=y, target=y, guess=guess, curvatures=())
     solver = QuasiNewton(tolerance=0.0) if problem.entrywise else Accelerated(tolerance=0.0)
-    risks: dict[tuple[int, int], float] = {}
-    found: dict[tuple[int, int], Tensor] = {}
+    risks: dict[Place, float] = {}
+    found: dict[Place, Tensor] = {}
 
     def risk(x: Tensor) -> float:
         output = twice.forward(x)
         divergence = (b * (output[count:] - output[:count])).flatten(1).sum(1) / (PROBE * noise)
         return float((square_sum(output[:count] - part.output) + 2 * noise**2 * divergence).mean()) - m * noise**2
 
-    def settings(place: tuple[int, int]) -> tuple[float, float]:
+    def settings(place: Place) -> tuple[float, float]:
         return 2 * noise**2 * 2.0 ** place[0], 10 * noise**2 * 4.0 ** place[1] if place[1] > -3 else 0.0
 
-    def tried(place: tuple[int, int], start: Tensor) -> float:
+    def tried(place: Place, start: Tensor) -> float:
         if place not in risks:
             weight, anchor = settings(place)
             trial = replace(twice, weight=torch.full_like(twice.weight, weight), anchor=anchor)
+            trial = trial.held() if place[2] else trial
             found[place] = run_steps(trial, solver, start, replace(budget, max_steps=STEPS if risks else FIRST)).x
             risks[place] = risk(found[place])
         return risks[place]
@@ -76,11 +84,12 @@ def choose_jointly(
     start = part.split.prox(guess, 0.0) if problem.constrained else guess
     # without a prior there is only the anchor to choose
     directions = [(0, 1), (0, -1)] if not part.split.parts else [(1, 0), (-1, 0), (0, 1), (0, -1)]
-    here, held = (0, 0), risk(start)
+    here, unchanged = (0, 0, False), risk(start)
     tried(here, start)
     while True:
-        moves = [(here[0] + i, here[1] + j) for i, j in directions]
+        moves = [(here[0] + i, here[1] + j, here[2]) for i, j in directions]
         moves = [move for move in moves if abs(move[0]) <= REACH and -3 <= move[1] <= REACH]
+        moves += [(here[0], here[1], not here[2])] if hold and twice.touching is not None else []
         best = min([here, *moves], key=lambda place: tried(place, found[here]))
         if best == here:
             break
@@ -88,9 +97,11 @@ def choose_jointly(
     weight, anchor = settings(here)
     chosen = f"the weight {weight:.3g} and the anchor" if part.split.parts else "the anchor"
     note = f"SURE chose {chosen} {anchor:.3g}."
-    if held < risks[here]:
+    if here[2]:
+        note = f"{note[:-1]}, and what the start has at a bound stays there."
+    if unchanged < risks[here]:
         anchor, note = 1e6, "SURE found nothing better than the start, which is returned."
-    places = sorted(place for place in risks if place[1] == here[1])
+    places = sorted(place for place in risks if place[1:] == here[1:])
     trace = WeightTrace(
         "sure",
         "SURE",
@@ -98,4 +109,5 @@ def choose_jointly(
         problem.weight.new_tensor([risks[place] for place in places]),
         note,
     )
-    return replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor), trace
+    chosen = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor)
+    return chosen.held() if here[2] else chosen, trace

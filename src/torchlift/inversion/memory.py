@@ -22,8 +22,14 @@ COPIES = 15
 BATCH = 256
 
 
-def batch_size(network: object, problem: InversionProblem, batch_limit: int | None, memory_limit: float | None) -> int:
-    """How many images to invert at once; refuses if one alone needs more than the memory there is."""
+def batch_size(
+    network: object, problem: InversionProblem, batch_limit: int | None, memory_limit: float | None, copies: int = 1
+) -> tuple[int, int]:
+    """How many images to invert at once, and how many would fit; refuses if one needs more than the memory there is.
+
+    Arguments:
+        copies: from how many starts at once, where there is memory for them.
+    """
     most = BATCH if batch_limit is None else check_size("invert batch_limit", batch_limit)
     free = free_memory(problem.guess) / 2
     limit = free if memory_limit is None else check_positive("invert memory_limit", memory_limit)
@@ -32,7 +38,8 @@ def batch_size(network: object, problem: InversionProblem, batch_limit: int | No
         hint = "Free some memory, or invert a smaller network."
         what = "invert memory_limit" if memory_limit is not None else "invert"
         invalid_value(what, f"at least {needed:,} bytes, which one image needs", f"{int(limit):,}", hint)
-    return max(1, min(problem.batch, int(limit // needed), most))
+    room = int(limit // needed)
+    return max(1, min(problem.batch, room // copies, most)), room
 
 
 def memory_per_image(network: object, problem: InversionProblem) -> int:

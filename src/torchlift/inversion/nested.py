@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torchlift.core.tensors import Point, add_scaled
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import SMOOTHING, InversionSolver, block_bound, envelope_duals, input_step, length
-from torchlift.inversion.state import InversionState, Status, choose
+from torchlift.inversion.proximal import input_step
+from torchlift.inversion.solver import SMOOTHING, InversionState, Nested, block_bound, choose, envelope_duals, length
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
 
@@ -28,27 +28,6 @@ class NestedMemory:
     smooth: Tensor
     gradient: Tensor
     own: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nested(InversionSolver):
-    """For each image, minimise L(N(x); y) + ρR(x) + λ/2 ‖x − x₀‖². Not convex."""
-
-    lifted: ClassVar[bool] = False
-
-    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        return state.memory.smooth + problem.weight * problem.free_split.value(state.x, state.products)
-
-    def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
-        """One step; an image whose outputs differ from y while nothing pulls at x has stalled, not converged."""
-        new = super().step(problem, state)
-        silent = (new.watch.status == Status.CONVERGED) & (length(new.memory.gradient) == 0)
-        if not bool(silent.any()):
-            return new
-        # flat activations on all ways from x
-        apart = problem.loss.value(problem.forward(new.x), problem.output) > 0
-        status = new.watch.status.masked_fill(silent & apart, Status.STALLED)
-        return replace(new, watch=replace(new.watch, status=status))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +50,7 @@ class Descent(Nested):
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         x, duals, products, bound, own = self.move(problem, state, state.memory.own, state.memory.gradient)
         memory = NestedMemory(*problem.smooth_gradient(x), own)
-        point = Point({"x": x, "z": (), "dual": duals})
-        return replace(state, point=point, products=products, memory=memory, bound=bound)
+        return replace(state, x=x, duals=duals, products=products, memory=memory, bound=bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +84,14 @@ class NestedAdam(Descent):
         check_positive("NestedAdam smoothing", self.smoothing)
 
     def begin(self, problem: InversionProblem, state: InversionState) -> ScalingState:
-        return self.scaling.init(state.point.select(["x"]))
+        return self.scaling.init(Point({"x": state.x}))
 
     def move(
         self, problem: InversionProblem, state: InversionState, own: ScalingState, gradient: Tensor
     ) -> tuple[Tensor, Tensors, Tensors, Tensor, ScalingState]:
         gradient = gradient + self._envelope(problem, state)
         direction, own = self.scaling.direction(own, Point({"x": gradient}))
-        (x,) = add_scaled(state.point.select(["x"]), direction, {"x": -self.step_size})["x"]
+        (x,) = add_scaled(Point({"x": state.x}), direction, {"x": -self.step_size})["x"]
         if problem.constrained:
             x = problem.split.prox(x, 0.0)
             gradient = state.x - problem.split.prox(state.x - gradient, 0.0)

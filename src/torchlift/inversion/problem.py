@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from torchlift.functions.base import Split, along
+from torchlift.core.errors import TorchliftError
+from torchlift.functions.base import Amount, Function, Part, Split, along
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.layers import Layers, Tensors
@@ -112,6 +114,40 @@ class InversionProblem:
         functions = [part.function for part in self.split.parts]
         return not any(isinstance(f, PlugAndPlay) or (f.constraint and not f.elementwise) for f in functions)
 
+    @property
+    def smooth_prior(self) -> bool:
+        """Whether R is smooth but for constraints, so that nothing has to stand in for it."""
+        return all(part.function.constraint or part.function.smooth for part in self.split.parts)
+
+    @property
+    def touching(self) -> Tensor | None:
+        """Entries of the start that reach a constraint on single entries, or lie beyond it; None without any."""
+        if not (self.constrained and self.entrywise):
+            return None
+        inside = self.split.prox(self.guess, 0.0)
+        size = torch.finfo(inside.dtype).eps ** 0.5
+        # a step to one of the two sides leads nowhere
+        edge = (self.split.prox(inside + size, 0.0) == inside) | (self.split.prox(inside - size, 0.0) == inside)
+        return edge if bool(edge.any()) else None
+
+    def held(self) -> InversionProblem:
+        """The problem in which entries of the start that touch a constraint stay where it puts them."""
+        touching = self.touching
+        if touching is None or self.split.proximal is None:
+            return self
+        function = Held(self.split.proximal.function, touching, self.split.prox(self.guess, 0.0))
+        return replace(self, split=replace(self.split, proximal=Part(function)))
+
+    def sweepable(self) -> InversionProblem | None:
+        """The problem with curvatures, which sweeps need; None where a layer has none."""
+        if self.curvatures or self.layers is None:
+            return self if self.curvatures else None
+        try:
+            curvatures = tuple(each.curvature(self.mu, self.context) for each in self.layers.jacobians)
+        except TorchliftError:
+            return None
+        return replace(self, curvatures=curvatures)
+
     def gaps(self, z: Sequence[Tensor], v: Sequence[Tensor]) -> list[Tensor]:
         """B_r(z_r, v_r) of every layer, one per image: (B,) each."""
         pairs = zip(self.chain.activations, (*z, self.target), v, strict=True)
@@ -161,7 +197,9 @@ class InversionProblem:
 
     def smooth_value(self, x: Tensor) -> Tensor:
         """L(N(x); y) + λ/2 ‖x − x₀‖²: (B,)."""
-        fit = self.loss.value(self.forward(x), self.output)
+        output = self.forward(x)
+        plain = type(self.loss) is SquaredError
+        fit = 0.5 * square_sum(output - self.output) if plain else self.loss.value(output, self.output)
         return fit + 0.5 * self.anchor * square_sum(x - self.guess) if self.anchor else fit
 
     def smooth_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,14 +230,37 @@ class InversionProblem:
 
     def select(self, index: Tensor) -> InversionProblem:
         """The problem of some images only."""
+        split = self.split
+        if split.proximal is not None and isinstance(held := split.proximal.function, Held):
+            split = replace(split, proximal=Part(Held(held.function, held.mask[index], held.values[index])))
         return replace(
             self,
+            split=split,
             target=self.target[index],
             output=self.output[index],
             weight=self.weight[index],
             guess=self.guess[index],
             context=map_context(self.context, lambda tensor: tensor[index]),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Function):
+    """A constraint on single entries, some of which have one value only: where the mask is true, that of `values`."""
+
+    elementwise: ClassVar[bool] = True
+    constraint: ClassVar[bool] = True
+
+    function: Function
+    mask: Tensor
+    values: Tensor
+
+    def value(self, x: Tensor) -> Tensor:
+        inside = (~self.mask | (x == self.values)).flatten(1).all(1)
+        return self.function.value(x).masked_fill(~inside, torch.inf)
+
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        return torch.where(self.mask, self.values, self.function.prox(x))
 
 
 def _gap(activation: ProximalActivation, z: Tensor, v: Tensor) -> Tensor:

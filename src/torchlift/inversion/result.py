@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
-from torchlift.inversion.intervals import Calibration, Interval, make_interval
+from torchlift.inversion.intervals import Calibration, Interval, has_twin, make_interval
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.state import Status
+from torchlift.inversion.solver import Status
+
+#: Inputs for which others with the same objective are looked for, and relative to what it is the same.
+LOOKED_AT, TWIN = 16, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,29 @@ class Inversion:
         found = {status.name.lower(): int((self.status == status).sum()) for status in Status}
         return {name: count for name, count in found.items() if count}
 
+    @cached_property
+    def _open(self) -> list[str]:
+        """What is known to leave the inputs open; looked for when it is asked for, on a few of them."""
+        problem = self.problem
+        if problem is None or problem.lifted or problem.blind:
+            return []
+        inputs, outputs, sentences = self.x[0].numel(), problem.output[0].numel(), []
+        if outputs < inputs and not problem.split.parts and not problem.anchor:
+            sentences.append(
+                f"Outputs of {outputs} entries cannot determine inputs of {inputs}, and there is no prior: others fit."
+            )
+        some = torch.linspace(0, len(self.x) - 1, min(LOOKED_AT, len(self.x)), device=self.x.device).long()
+        try:
+            count = int(has_twin(problem.select(some), self.x[some], TWIN).sum())
+        except RuntimeError:  # a network without second derivatives
+            count = 0
+        if count:
+            sentences.append(
+                f"{count} of {len(some)} {_noun(self.x)} that were looked at are not determined: "
+                "other inputs, 10 % away, have the same objective."
+            )
+        return sentences
+
     @property
     def message(self) -> str:
         """One or more sentences for people."""
@@ -127,6 +154,7 @@ class Inversion:
             f"Mean residual ‖N(x) − y‖ {_change(self.start_residual, self.residual)}, "
             f"objective {_change(self.start_objective, self.objective)}."
         )
+        parts += self._open
         increased = int((~self.monotone).sum())
         if increased:
             parts.append(f"The objective of {increased} of them increased at least once.")

@@ -1,9 +1,10 @@
-"""Runs an algorithm on one batch: rounds of the shared driver on ever fewer images."""
+"""Runs an algorithm on one batch: the loop over steps, on ever fewer images."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,8 +17,7 @@ from torchlift.core.trees import map_leaves
 from torchlift.inversion.exact import Certified, Exact
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.result import Inversion
-from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.state import InversionState, Status, choose, select
+from torchlift.inversion.solver import InversionSolver, InversionState, Status, choose, select
 from torchlift.solvers import PDHG, Stopping, solve
 from torchlift.solvers.pdhg import PDHGState
 
@@ -55,69 +55,106 @@ class Budget:
     deadline: float | None = None
     progress: Progress | None = None
 
-    def spent(self) -> Result:
+    def spent(self) -> Status:
         """Why nothing can be done any more."""
         if self.max_steps == 0:
-            return Result.STOPPED
+            return Status.STOPPED
         late = self.deadline is not None and time.monotonic() >= self.deadline
-        return Result.TIME_LIMIT if late else Result.MAX_STEPS
+        return Status.TIME_LIMIT if late else Status.MAX_STEPS
 
-    def stopping(self, done: int) -> Stopping | None:
-        """What is left after some steps; None if nothing is."""
-        seconds = None if self.deadline is None else self.deadline - time.monotonic()
-        if done >= self.max_steps or (seconds is not None and seconds <= 0):
-            return None
-        # the solver's residual is 0 once every image is finished, and only then
-        return Stopping(self.max_steps - done, change=None, residual=1e-300, time_limit=seconds, divergence=1e30)
+    def seconds(self) -> float | None:
+        """Until the deadline."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def exhausted(self, done: int) -> bool:
+        """Whether nothing is left after some steps."""
+        return done >= self.max_steps or (self.deadline is not None and time.monotonic() >= self.deadline)
 
 
 def run_steps(problem: InversionProblem, solver: InversionSolver, x: Tensor, budget: Budget) -> Inversion:
     """Invert one batch from the start x."""
-    return _Rounds(problem, solver, budget).run(x)
+    rounds = Rounds(problem, solver, x, budget)
+    rounds.advance()
+    return rounds.finish()
 
 
-class _Rounds:
-    """Drives the running images; whenever half of them are finished, goes on with the others only."""
+class Rounds:
+    """Steps of the running images; whenever half of them are finished, of the others only.
 
-    def __init__(self, problem: InversionProblem, solver: InversionSolver, budget: Budget) -> None:
-        self.problem, self.solver, self.budget = problem, solver, budget
+    Arguments:
+        problem: of all images.
+        solver: how.
+        x: where to begin.
+        budget: when to stop.
+        copies: how often every image is there, from several starts; records tell of the best of them.
+        extra: what records are marked with.
+    """
+
+    def __init__(
+        self,
+        problem: InversionProblem,
+        solver: InversionSolver,
+        x: Tensor,
+        budget: Budget,
+        copies: int = 1,
+        extra: Mapping[str, float] | None = None,
+    ) -> None:
+        self.problem, self.solver, self.budget, self.copies = problem, solver, budget, copies
+        self.extra = extra or {}
         self.history: list[Record] = []
         self.begin = time.monotonic()
         self.stopped = False
+        self.start = x
+        self.state = solver.init(problem, Point({"x": x}))
 
     @torch.no_grad()
-    def run(self, x: Tensor) -> Inversion:
-        problem, state = self.problem, self.solver.init(self.problem, Point({"x": x}))
-        self.start = x
-        whole, index = state, torch.arange(problem.batch, device=x.device)
-        result = self.budget.spent()
-        while len(index) and (stopping := self.budget.stopping(state.count)) is not None:
-            rest = whole.watch.value.sum() - whole.watch.value[index].sum()
-            callback = self._callback(float(rest), len(index))
-            solution = solve(problem, self.solver, state=state, stopping=stopping, callback=callback)
-            state, result = solution.state, solution.result
-            whole = map_leaves(lambda _, a, b, where=index: a.index_copy(0, where, b), whole, state)
-            if result is not Result.STOPPED or self.stopped:
-                break
-            keep = state.watch.running.nonzero().flatten()
-            problem, state, index = problem.select(keep), select(state, keep), index[keep]
-        return self._finish(replace(whole, count=state.count), result)
+    def advance(self, until: int | None = None) -> None:
+        """Go on until every image is finished, the budget is spent, or so many steps were made."""
+        problem, state, index = self.problem, self.state, None
+        until = self.budget.max_steps if until is None else until
+        running = int(state.watch.running.sum())
+        try:
+            while running and state.count < until and not (self.stopped or self.budget.exhausted(state.count)):
+                if running <= DROP * len(state.x):
+                    self._put(state, index)
+                    keep = state.watch.running.nonzero().flatten()
+                    index = keep if index is None else index[keep]
+                    problem, state = self.problem.select(index), select(state, keep)
+                state = self.solver.step(problem, state)
+                running = int(state.watch.running.sum())
+                self._note(state, index, float(min(running, len(self.state.x) // self.copies)))
+        except KeyboardInterrupt:
+            self.stopped = True
+        self._put(state, index)
 
-    def _callback(self, rest: float, count: int) -> Callable[[Record, InversionState], bool]:
-        def callback(record: Record, state: InversionState) -> bool:
-            value = (rest + record.value * count) / self.problem.batch
-            record = replace(record, value=value, seconds=time.monotonic() - self.begin)
-            self.history.append(record)
-            if self.budget.progress is not None and self.budget.progress(record):
-                self.stopped = True
-            running = record.extra["running"]
-            return self.stopped or 0 < running <= DROP * count
+    def keep(self, index: Tensor, copies: int) -> None:
+        """Go on with some of the images only."""
+        self.problem, self.state = self.problem.select(index), select(self.state, index)
+        self.start, self.copies = self.start[index], copies
 
-        return callback
+    def _put(self, state: InversionState, index: Tensor | None) -> None:
+        """The state of some images into that of all."""
+        if index is not None:
+            merged = map_leaves(lambda _, a, b: a.index_copy(0, index, b), self.state, state)
+            state = replace(merged, count=state.count)
+        self.state = state
 
-    def _finish(self, state: InversionState, result: Result) -> Inversion:
-        problem, watch = self.problem, state.watch
-        status = watch.status.masked_fill(watch.running, _BUDGETS.get(result, Status.DIVERGED))
+    def _note(self, state: InversionState, index: Tensor | None, running: float) -> None:
+        values = state.watch.value
+        if index is not None:
+            values = self.state.watch.value.index_copy(0, index, values)
+        value = float(values.view(self.copies, -1).amin(0).mean())
+        seconds = time.monotonic() - self.begin
+        record = Record(state.count, seconds, value, state.residual, math.nan, extra={"running": running, **self.extra})
+        self.history.append(record)
+        if self.budget.progress is not None and self.budget.progress(record):
+            self.stopped = True
+
+    def finish(self) -> Inversion:
+        """What was found, and why nothing more was done."""
+        problem, state, watch = self.problem, self.state, self.state.watch
+        ended = Status.STOPPED if self.stopped else self.budget.spent()
+        status = watch.status.masked_fill(watch.running, ended)
         # where an algorithm went wrong or astray, its best input counts, with the states that follow from it
         wrong = status == Status.DIVERGED if problem.blind else status != Status.CONVERGED
         back = wrong & (watch.best < (1 - ASTRAY) * watch.value)
@@ -155,7 +192,6 @@ def gaps(problem: InversionProblem, x: Tensor) -> Tensor:
 def run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budget) -> Inversion:
     exact.check(problem)
     certified = exact.saddle(problem)
-    left = budget.stopping(0)
     progress = budget.progress
 
     def callback(record: Record, state: PDHGState) -> bool:
@@ -165,17 +201,12 @@ def run_exact(problem: InversionProblem, exact: Exact, x: Tensor, budget: Budget
     x = x.clamp(-exact.bound, exact.bound)
     x = problem.split.prox(x, 0.0) if problem.constrained else x
     start = Point({"x": x})
-    if left is None:
+    if budget.exhausted(0):
         return _certified(problem, exact, certified, PDHG().init(certified.problem, start), (), budget.spent(), x)
-    found = solve(
-        certified.problem,
-        PDHG(),
-        start,
-        stopping=replace(left, residual=None),
-        callback=callback,
-        record_every=CHECK_EVERY,
-    )
-    return _certified(problem, exact, certified, found.state, found.history, found.result, x)
+    stopping = Stopping(budget.max_steps, change=None, time_limit=budget.seconds(), divergence=1e30)
+    found = solve(certified.problem, PDHG(), start, stopping=stopping, callback=callback, record_every=CHECK_EVERY)
+    ended = _BUDGETS.get(found.result, Status.DIVERGED)
+    return _certified(problem, exact, certified, found.state, found.history, ended, x)
 
 
 def _certified(
@@ -184,13 +215,13 @@ def _certified(
     certified: Certified,
     state: PDHGState,
     history: tuple[Record, ...],
-    result: Result,
+    status: Status,
     start: Tensor,
 ) -> Inversion:
     (x,), duals = state.point["x"], state.point["dual"]
     duality_gap = certified.gaps(x, duals)
-    ended = torch.full_like(duality_gap, _BUDGETS.get(result, Status.DIVERGED), dtype=torch.int64)
-    status = ended.masked_fill(duality_gap <= exact.tolerance, Status.CONVERGED)
+    ended = torch.full_like(duality_gap, status, dtype=torch.int64)
+    ended = ended.masked_fill(duality_gap <= exact.tolerance, Status.CONVERGED)
     return Inversion(
         x=x,
         residual=problem.residual(x),
@@ -199,9 +230,9 @@ def _certified(
         bound=duality_gap,
         start_residual=problem.residual(start),
         start_objective=certified.values(start),
-        status=status,
-        steps=torch.full_like(status, state.count),
-        monotone=torch.full_like(status, _decreasing(history), dtype=torch.bool),
+        status=ended,
+        steps=torch.full_like(ended, state.count),
+        monotone=torch.full_like(ended, _decreasing(history), dtype=torch.bool),
         weight=problem.weight,
         duality_gap=duality_gap,
         history=history,

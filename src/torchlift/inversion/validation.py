@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchlift.core.checks import (
     Shape,
@@ -22,7 +24,7 @@ from torchlift.core.checks import (
     check_positive,
     check_shape,
 )
-from torchlift.core.errors import NotRepresentableError, TorchliftError, invalid_type, invalid_value
+from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
 from torchlift.core.progress import Progress as Bar
 from torchlift.core.solution import Record
 from torchlift.data.arrays import as_tensor
@@ -31,12 +33,11 @@ from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.automatic import Automatic
 from torchlift.inversion.exact import Exact, into_domain
 from torchlift.inversion.layers import Layers
+from torchlift.inversion.lifted import Simultaneous, Sweep
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.run import Progress
-from torchlift.inversion.simultaneous import Simultaneous
 from torchlift.inversion.solver import InversionSolver
-from torchlift.inversion.sweep import Sweep
 from torchlift.inversion.weights import RULES, WeightRule
 from torchlift.networks import Linear, Network, lift
 from torchlift.networks.input_shape import first_layer, fitting_shapes, known_shape, shape_example
@@ -57,6 +58,9 @@ ALGORITHMS: dict[str, tuple[type[Algorithm], int]] = {
     "nested-adam": (NestedAdam, 500),
     "nested-pdhg": (NestedPDHG, 500),
 }
+
+#: In which inversions are not computed.
+HALF = (torch.float16, torch.bfloat16)
 
 #: μ of hidden layers. On codes of digits, 3 reaches in 100 sweeps about what 10 reaches in 200; 1 ends 0.6 dB lower.
 HIDDEN_WEIGHT = 3.0
@@ -91,6 +95,37 @@ def from_numpy(network: object, value: Any) -> Any:
     return tensor if like is None else tensor.to(like.device)
 
 
+def in_single(network: Any, *values: Any) -> tuple[Any, ...]:
+    """A module in half precision, outputs and a start, in single precision; anything else as it is.
+
+    Sums over the entries of an image overflow in half precision, and steps vanish in its rounding.
+    """
+    modules = network if isinstance(network, Sequence) else [network]
+    tensors = [each for module in modules if isinstance(module, nn.Module) for each in module.parameters()]
+    if not any(each.dtype in HALF for each in tensors):
+        return (network, *values)
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, Sequence):
+            return [widened(each) for each in value]
+        if isinstance(value, nn.Module):
+            return copy.deepcopy(value).float()
+        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return widened(network), *map(widened, values)
+
+
+def check_statistics(network: Any) -> None:
+    """Refuse batch norms that would make the output of an image depend on the others, and on how many there are."""
+    networks = network if isinstance(network, Sequence) else [network]
+    modules = (pair for each in networks if isinstance(each, nn.Module) for pair in each.named_modules())
+    for name, module in modules:
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            hint = "Call `.eval()` first." if module.training else "Let it keep running statistics."
+            got = f"{type(module).__name__} {name!r} with those of the batch"
+            invalid_value("invert network", "batch norms with fixed statistics", got, hint)
+
+
 def check_network(network: object, input_shape: object, start: object, y: object) -> Network | Joint:
     """A torchlift network, a linear operator, a module, or several modules with the same input."""
     if isinstance(network, LinearOperator):
@@ -109,6 +144,11 @@ def check_network(network: object, input_shape: object, start: object, y: object
     if len(shapes) > 1:
         invalid_value("invert network", "networks with the same input", f"input shapes {sorted(shapes)}")
     return Joint(networks)
+
+
+def parameter_count(network: Network | Joint) -> int:
+    networks = network.networks if isinstance(network, Joint) else (network,)
+    return sum(tensor.numel() for each in networks for tensor in each.parameters())
 
 
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
@@ -203,16 +243,6 @@ def layers_of(network: Network | Joint, algorithm: Algorithm, lifted: bool) -> L
         hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
         invalid_value(f"invert network with {type(algorithm).__name__}", "one network", "several", hint)
     return None
-
-
-def curvatures(layers: Layers, mu: Sequence[float], context: Context, lifted: bool) -> tuple[float, ...]:
-    """Bounds by norms of operators; none where there are no norms and no algorithm insists on them."""
-    try:
-        return tuple(jacobian.curvature(mu, context) for jacobian in layers.jacobians)
-    except TorchliftError:
-        if lifted:
-            raise
-        return ()
 
 
 def check_progress(progress: object, bar: Bar, time_limit: float | None) -> Progress | None:

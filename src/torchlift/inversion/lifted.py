@@ -1,4 +1,4 @@
-"""Backward sweeps through the lifted variables, with momentum."""
+"""Algorithms on the lifted variables: backward sweeps with momentum, and the source's, all variables at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,32 @@ from torch import Tensor
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.core.tensors import Point
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.solver import InversionSolver, auxiliary_bound, auxiliary_step, block_bound, prior_step
-from torchlift.inversion.state import InversionState
+from torchlift.inversion.proximal import input_step, prior_step
+from torchlift.inversion.solver import InversionSolver, InversionState, block_bound, length
 from torchlift.solvers.momentum import next_momentum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifted(InversionSolver):
+    """For each image, minimise Σ_r μ_r B_r(z_r, (W u + b)_r) + ρR(x) + λ/2 ‖x − x₀‖² over x and z.
+
+    Arguments:
+        scale: τ = scale/L for x, in (0, 2).
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not check_positive(f"{type(self).__name__} scale", self.scale) < 2:
+            hint = "Steps of 2/L and more diverge."
+            invalid_value(f"{type(self).__name__} scale", "a number in (0, 2)", self.scale, hint)
+
+    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
+        return problem.value(state.x, state.z, state.v, state.products)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +55,7 @@ class Momentum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(InversionSolver):
+class Sweep(Lifted):
     """Backward Gauss–Seidel sweeps: z_{n−1}, …, z_1, then one proximal-gradient step of x.
 
         z̃_j = z_j + β(z_j − z_j of the sweep before), likewise x̃
@@ -61,23 +80,17 @@ class Sweep(InversionSolver):
     Computational Mathematics 15 (2015), for restarts.
     """
 
-    scale: float = 1.0
     momentum: bool = True
     inner: int = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("Sweep inner", self.inner)
-        if not check_positive("Sweep scale", self.scale) < 2:
-            invalid_value("Sweep scale", "a number in (0, 2)", self.scale, "Steps of 2/L and more diverge.")
 
     def remember(self, problem: InversionProblem, state: InversionState) -> Momentum:
         still = tuple(tuple(torch.zeros_like(state.v[r]) for r in each.rows) for each in problem.chain.jacobians)
         ones = state.x.new_ones(state.x.shape[0])
         return Momentum(ones, torch.zeros_like(state.x), tuple(map(torch.zeros_like, state.z)), still)
-
-    def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
-        return problem.value(state.x, state.z, state.v, state.products)
 
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         layers, memory, context = problem.chain, state.memory, problem.context
@@ -111,9 +124,8 @@ class Sweep(InversionSolver):
             z=tuple(a - b for a, b in zip(z, state.z, strict=True)),
             v=tuple(map(tuple, moved)),
         )
-        point = Point({"x": x, "z": z, "dual": duals})
-        u, v = tuple(u), tuple(v)
-        return replace(state, point=point, u=u, v=v, products=products, memory=changes, bound=bound)
+        moved_to = {"x": x, "z": tuple(z), "duals": duals, "u": tuple(u), "v": tuple(v)}
+        return replace(state, **moved_to, products=products, memory=changes, bound=bound)
 
     def refused(self, state: InversionState, worse: Tensor) -> Tensor:
         return worse & (state.memory.t > 1)
@@ -126,3 +138,64 @@ def _extrapolated(current: Sequence[Tensor], change: Sequence[Tensor], beta: Ten
     """a + β·change for each tensor."""
     pairs = zip(current, change, strict=True)
     return [torch.addcmul(a, torch.as_tensor(along(beta, a)), b) for a, b in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simultaneous(Lifted):
+    """One proximal-gradient step of every z_j and one primal-dual step of x, all from the same point.
+
+        z_j ← prox_{κΨ_j}((z_j − τ_j(∇_{z_j}(layers above) − μ_j v_j))/(1 + τ_j μ_j)),   κ = τ_j μ_j/(1 + τ_j μ_j)
+        x, p ← a step of Condat and Vũ
+
+    with τ = scale/L for every variable. As printed, the source divides by
+    (1 + τ)/τ instead of 1 + τ, which gives blank images, and chooses steps of x
+    that need not satisfy Condat and Vũ's condition; here they do. Updates that
+    ignore each other need not decrease the objective: the source's scale 1.99
+    drifts.
+
+    Arguments:
+        scale: in (0, 2).
+
+    Reference: Wang & Benning, A lifted Bregman formulation for the inversion of
+    deep neural networks, Frontiers in Applied Mathematics and Statistics 9 (2023).
+    """
+
+    def remember(self, problem: InversionProblem, state: InversionState) -> tuple[()]:
+        return ()
+
+    def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
+        layers, old, z = problem.chain, state.v, state.z
+        rows = [[old[r] for r in jacobian.rows] for jacobian in layers.jacobians]
+        gradients = [problem.vjp(j, z, rows[j]) for j in range(layers.count)]
+        taus = [self.scale / (curvature or 1.0) for curvature in problem.curvatures]
+        hidden = range(1, layers.count)
+        new = tuple(auxiliary_step(problem, j, z[j - 1], old[j - 1], gradients[j], taus[j]) for j in hidden)
+        gradient = gradients[0]
+        if problem.anchor:
+            gradient = gradient + problem.anchor * (state.x - problem.guess)
+        curvature = problem.input_curvature() or 1.0
+        tau = self.scale / curvature
+        # the largest step of the duals that Condat and Vũ allow
+        sigma = (1 / tau - curvature / 2) / problem.dual_norm if problem.dual_norm else 1.0
+        x, duals, products, bound = input_step(problem, state, gradient, tau, sigma)
+        u, v = layers.lifted(x, new, problem.context)
+        for j in hidden:
+            bound = bound + auxiliary_bound(problem, j, z[j - 1], new[j - 1], taus[j], old[j - 1], v[j - 1])
+        return replace(state, x=x, z=new, duals=duals, u=u, v=v, products=products, bound=bound)
+
+
+def auxiliary_step(problem: InversionProblem, j: int, z: Tensor, v: Tensor, gradient: Tensor, tau: float) -> Tensor:
+    """The proximal step of z_j: argmin_z ⟨g, z⟩ + ‖z − z_j‖²/2τ + μ_j(Φ_j(z) − ⟨z, v_j⟩)
+
+    = prox_{κΨ_j}((z_j − τ(g − μ_j v_j))/(1 + τμ_j)),   κ = τμ_j/(1 + τμ_j).
+    """
+    weight = tau * problem.mu[j - 1]
+    moved = torch.add(z, gradient, alpha=-tau).add_(v, alpha=weight).div_(1 + weight)
+    return problem.chain.activations[j - 1].prox(moved, weight / (1 + weight))
+
+
+def auxiliary_bound(
+    problem: InversionProblem, j: int, at: Tensor, z: Tensor, tau: float, old_v: Tensor, v: Tensor
+) -> Tensor:
+    """The bound of `InversionSolver` for z_j after a step from `at`, during which v_j moved: (B,)."""
+    return (2 / tau * length(at - z) + problem.mu[j - 1] * length(v - old_v)) * length(z)

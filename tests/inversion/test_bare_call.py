@@ -1,0 +1,83 @@
+"""`invert(module, outputs)` and nothing else: the right answer, or a word about why not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchlift as tl
+from torchlift.core.errors import TorchliftError
+
+
+def outputs(module: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return module.eval()(x)
+
+
+def misses(parts: list[nn.Module], seed: int) -> Tensor:
+    """‖N(x) − y‖/‖y‖ of eight inputs."""
+    module = nn.Sequential(*parts)
+    y = outputs(module, torch.randn(8, 12, generator=torch.Generator().manual_seed(seed)))
+    return tl.invert(module, y, progress=False).residual / y.norm(dim=1)
+
+
+def test_one_start_is_not_enough_for_networks_with_kinks() -> None:
+    """Most runs from a single start end in a minimum that does not fit."""
+    missed = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        norms = [nn.Linear(12, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 24)]
+        plain = [nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 24)]
+        missed += [misses(norms, seed), misses(plain, seed)]
+    assert int((torch.cat(missed) > 1e-2).sum()) <= 3
+
+
+def test_inputs_that_outputs_leave_open_are_said_to_be_open() -> None:
+    """A norm at the end forgets mean and length of what comes in: the fit is perfect and the input is another."""
+    torch.manual_seed(0)
+    forgetful = nn.Sequential(nn.Linear(12, 12), nn.LayerNorm(12))
+    x = torch.randn(4, 12)
+    inv = tl.invert(forgetful, outputs(forgetful, x), progress=False)
+    assert float(inv.residual.max()) < 1e-3 and float((inv.x - x).norm()) > 0.1 * float(x.norm())
+    assert "4 of 4 samples that were looked at are not determined" in inv.message
+    # a prior that decides leaves nothing open
+    held = tl.invert(forgetful, outputs(forgetful, x), tl.priors.Tikhonov(), 0.1, progress=False)
+    assert "determined" not in held.message
+    honest = nn.Sequential(nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 30))
+    inv = tl.invert(honest, outputs(honest, x), progress=False)
+    assert float((inv.x - x).norm()) < 1e-2 * float(x.norm()) and "determine" not in inv.message
+
+
+def test_fewer_outputs_than_inputs_without_a_prior() -> None:
+    torch.manual_seed(0)
+    few = nn.Sequential(nn.Linear(12, 9), nn.Tanh())
+    y = outputs(few, torch.randn(3, 12))
+    assert "Outputs of 9 entries cannot determine inputs of 12" in tl.invert(few, y, progress=False).message
+    assert "cannot" not in tl.invert(few, y, tl.priors.Tikhonov(), 1e-3, progress=False).message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_inverted_in_single(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 30)).to(dtype)
+    x = torch.randn(3, 6).to(dtype)
+    inv = tl.invert(module, outputs(module, x), progress=False)
+    assert inv.x.dtype == torch.float32 and module[0].weight.dtype == dtype
+    assert float((inv.x - x).norm()) < 0.02 * float(x.norm())
+
+
+def test_statistics_of_the_batch_are_refused() -> None:
+    """Images of a batch would change each other, and outputs of a trained network come from other statistics."""
+    module = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU())
+    y = outputs(module, torch.randn(4, 5))
+    with pytest.raises(TorchliftError, match=r"BatchNorm1d '1' with those of the batch. Call `.eval\(\)` first"):
+        tl.invert(module.train(), y)
+    assert tl.invert(module.eval(), y, progress=False).x.shape == (4, 5)
+
+
+def test_memory_decides_how_many_starts_there_are() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 15))
+    y = outputs(module, torch.randn(4, 6))
+    assert tl.invert(module, y, memory_limit=20_000, progress=False).x.shape == (4, 6)
