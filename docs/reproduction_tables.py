@@ -151,8 +151,8 @@ def take_over(folder: Path) -> Path:
 
     record = load_record(folder)
     asked, seed = (record.configuration.get(name) for name in ("steps asked for", "seed"))
-    name = record.name + ("" if asked is None else f"-{asked}-steps") + (f"-seed-{seed}" if seed else "")
-    file = RECORDS / f"{name}.json"
+    steps, other = f"-{asked}-steps" if asked else "", f"-seed-{seed}" if seed else ""
+    file = RECORDS / f"{record.name}{steps}{other}.json"
     content = {name: getattr(record, name) for name in KEPT}
     content["claims"] = [vars(claim) for claim in record.claims]
     tables = [figure for figure in record.figures if isinstance(figure, Table)]

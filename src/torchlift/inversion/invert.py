@@ -232,7 +232,7 @@ class _Job:
         # trials make the same number of steps for all images: differences between them are compared
         steady = self.algorithm
         if isinstance(steady, Automatic):
-            steady = replace(steady.descent if problem.entrywise else steady.finish, tolerance=0.0)
+            steady = replace(steady.finish, tolerance=0.0)
         elif not isinstance(steady, Exact):
             steady = replace(steady, tolerance=0.0)
 

@@ -1,3 +1,4 @@
+# pyright: reportPrivateImportUsage=false
 """What a layer does when it is perturbed along the signal that comes back to it."""
 
 from __future__ import annotations
