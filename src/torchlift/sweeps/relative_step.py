@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _unflatten_dense_tensors
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
@@ -469,24 +470,26 @@ class _Distance:
         self.entries, self.dense = entries, dense
         self._whole = all(entry.every == 1 for entry in entries)
         rows = [entry.some(entry.tensor.detach()) for entry in entries]
-        self._shapes, self._sizes = [row.shape for row in rows], [row.numel() for row in rows]
+        self._shaped = rows
         self._origin, self._total = (torch.cat([s[name].reshape(-1) for s in states]) for name in ("origin", "total"))
         for name, flat in (("origin", self._origin), ("total", self._total)):
             for state, view in zip(states, self._views(flat), strict=True):
                 state[name] = view
+        self._shaped = [state["origin"] for state in states]  # holds no other memory than its own
         self._totals = self._by_layer(self._views(self._total))
         counts = [row.numel() for row in self._totals]
         exact: Any = {"dtype": torch.promote_types(rows[0].dtype, torch.float32), "device": rows[0].device}
         self._root_counts = torch.tensor([count**0.5 for count in counts], **exact)
         self._inverse_counts = torch.tensor([1 / max(count, 1) for count in counts], **exact)
-        # Room for the gradients and the moves of a step, kept: to cut it into layers takes as long as the arithmetic.
-        self._g, self._moved = torch.empty_like(self._total), torch.empty_like(self._total)
-        self._g_views, self._moved_views = self._views(self._g), self._views(self._moved)
-        self._g_rows = self._by_layer(self._g_views)
+        self._g, self._g_rows = self._total, self._totals
+        """Gradients from `take` to `terms`, and the same by layer."""
 
     def take(self, gradients: list[Tensor]) -> None:
         """Look at the gradients of a step."""
-        torch._foreach_copy_(self._g_views, self._rows(gradients))
+        self._g = torch.empty_like(self._total)
+        views = self._views(self._g)
+        torch._foreach_copy_(views, self._rows(gradients))
+        self._g_rows = self._by_layer(views)
 
     def mean_squares(self) -> Tensor:
         """Of the gradients of every layer."""
@@ -510,14 +513,17 @@ class _Distance:
             weights: ω c of every layer.
             patience: β₃.
         """
-        torch._foreach_copy_(self._moved_views, self._rows(tensors))
-        torch.sub(self._origin, self._moved, out=self._moved)
+        flat = torch.empty_like(self._origin)
+        moved = self._views(flat)
+        torch._foreach_copy_(moved, self._rows(tensors))
+        torch.sub(self._origin, flat, out=flat)
         for weight, bias, mean in centred:
-            mean.add_pull_(self._moved_views[bias], self._moved_views[weight], 1.0, self.entries[weight].every)
+            mean.add_pull_(moved[bias], moved[weight], 1.0, self.entries[weight].every)
         torch._foreach_mul_(self._g_rows, inverse_roots)
-        inner = torch.dot(self._moved, self._g)
+        inner = torch.dot(flat, self._g)
         torch._foreach_mul_(self._g_rows, weights)
         self._total.mul_(patience).add_(self._g)
+        self._g, self._g_rows = self._total, self._totals  # memory that is not needed between steps
         if not self.dense:
             return inner, self._total.abs().sum()  # several times as fast as a norm of order 1
         norms = torch.stack(torch._foreach_norm(self._totals)).to(self._root_counts)
@@ -529,7 +535,7 @@ class _Distance:
         return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+        return list(_unflatten_dense_tensors(flat, self._shaped))  # one call, however many layers there are
 
     def _by_layer(self, views: Sequence[Tensor]) -> list[Tensor]:
         return [row for entry, view in zip(self.entries, views, strict=True) for row in entry.by_layer(view)]
