@@ -107,6 +107,8 @@ class Perturbation:
         try:
             if type(host) is not bool:
                 invalid_type("Perturbation.response host", "True or False", host)
+            if square is not None and type(square) is not float:
+                invalid_type("Perturbation.response square", "a float or None", square)
             host = host and v.device.type == "cpu" and not torch.compiler.is_compiling()
             if self.fixed is not None:
                 size = self.fixed if host else torch.full((), self.fixed, dtype=_compute_dtype(v), device=v.device)
