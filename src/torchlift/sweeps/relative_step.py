@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _unflatten_dense_tensors
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
@@ -535,7 +534,11 @@ class _Distance:
         return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return list(_unflatten_dense_tensors(flat, self._shaped))  # one call, however many layers there are
+        unflatten = getattr(torch._utils, "_unflatten_dense_tensors", None)  # not public
+        if unflatten is not None:
+            return list(unflatten(flat, self._shaped))  # one call, however many layers there are
+        parts = flat.split([tensor.numel() for tensor in self._shaped])
+        return [part.view_as(tensor) for part, tensor in zip(parts, self._shaped, strict=True)]
 
     def _by_layer(self, views: Sequence[Tensor]) -> list[Tensor]:
         return [row for entry, view in zip(self.entries, views, strict=True) for row in entry.by_layer(view)]
