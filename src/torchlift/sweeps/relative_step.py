@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _utils, nn
 
 from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
@@ -534,7 +534,7 @@ class _Distance:
         return [entry.some(tensor) for entry, tensor in zip(self.entries, tensors, strict=True)]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        unflatten = getattr(torch._utils, "_unflatten_dense_tensors", None)  # not public
+        unflatten = getattr(_utils, "_unflatten_dense_tensors", None)  # not public
         if unflatten is not None:
             return list(unflatten(flat, self._shaped))  # one call, however many layers there are
         parts = flat.split([tensor.numel() for tensor in self._shaped])
