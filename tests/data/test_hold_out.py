@@ -84,3 +84,10 @@ def test_training_with_a_share_is_training_with_its_parts(tmp_path: Path) -> Non
     trained(validation=0.2, folder=tmp_path)
     _, again = trained(validation=0.2, folder=tmp_path, resume=True)  # it knows its data again
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
+
+
+def test_a_list_of_samples_is_divided_like_a_data_set() -> None:
+    samples = [(torch.full((2,), float(i)), i) for i in range(10)]
+    train, held = hold_out(samples, 0.3, seed=1)
+    assert sorted(label for part in (train, held) for _, label in part) == list(range(10))  # type: ignore[union-attr]
+    assert len(held) == 3  # type: ignore[arg-type]

@@ -256,7 +256,7 @@ def test_tolerance_without_validation(size: Any, noisy: tuple[Tensor, Tensor]) -
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("lifting", [None, Bregman(1.0)])
+@pytest.mark.parametrize("lifting", [None, Bregman(1.0), Contrastive(1.0)])
 def test_time_limit(lifting: Lifting | None, noisy: tuple[Tensor, Tensor]) -> None:
     result = tl.train(denoiser(), noisy, lifting=lifting, time_limit=0.4)
     assert result.result is Result.TIME_LIMIT

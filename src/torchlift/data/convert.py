@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from torchlift.core.errors import invalid_type
 from torchlift.data.base import Batches
@@ -50,9 +49,8 @@ def as_batches(
         like: a parameter of the network: inputs have its dtype or are integers, and batches are on its device.
         where: what error messages call the data.
     """
-    if isinstance(data, TensorDataset):
-        data = tuple(data.tensors)
-    if isinstance(data, (tuple, list)) and not _samples(data):
+    data = unwrapped(data)
+    if isinstance(data, (tuple, list)):
         return TensorBatches(*split(where, data), batch_size=batch_size, seed=seed, like=like, where=where)
     if isinstance(data, IterableDataset):
         data = stream_loader(data, batch_size)
@@ -60,7 +58,7 @@ def as_batches(
         return IterableBatches(data, seed=seed, like=like, where=where)
     if isinstance(data, DataLoader):
         return LoaderBatches(data, seed=seed, like=like, where=where)
-    if isinstance(data, Dataset | tuple | list):
+    if isinstance(data, Dataset):
         return LoaderBatches(_loader(where, data, batch_size), seed=seed, like=like, where=where)
     if callable(data):
         return DrawnBatches(data, batch_size=batch_size, seed=seed, like=like, where=where)
@@ -68,9 +66,17 @@ def as_batches(
     invalid_type(where, expected, data, "Try (inputs, targets): two tensors or arrays with a row for each sample.")
 
 
-def _samples(data: Sequence[Any]) -> bool:
-    """Whether these are samples of two parts or three each, and not the parts themselves, of which there are so few."""
-    return len(data) > 3 and all(isinstance(sample, tuple | list) and len(sample) in (2, 3) for sample in data)
+def unwrapped(data: Any) -> Any:
+    """The tensors of a `TensorDataset`; a list of samples as a data set; anything else as it is.
+
+    Samples have two parts or three each, and there are more of them than that.
+    """
+    if isinstance(data, TensorDataset):
+        return tuple(data.tensors)
+    several = isinstance(data, (tuple, list)) and len(data) > 3
+    if several and all(isinstance(sample, (tuple, list)) and len(sample) in (2, 3) for sample in data):
+        return Subset(data, range(len(data)))  # type: ignore[arg-type]
+    return data
 
 
 def _loader(where: str, data: Any, batch_size: int | None) -> DataLoader[Any]:

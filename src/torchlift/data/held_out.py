@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from torchlift.core.checks import check_number, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.data.convert import Data
+from torchlift.data.convert import Data, unwrapped
 from torchlift.data.loader import check_map_style
 from torchlift.data.read import read_batch
 from torchlift.data.streams import permutation
@@ -21,15 +21,14 @@ def hold_out(data: Data, share: float, *, seed: int = 0, like: Tensor | None = N
     """Samples to train with and samples to validate with, drawn at random: always the same ones for a seed.
 
     Arguments:
-        data: (inputs, targets), (inputs, targets, context) or a map-style data set.
+        data: (inputs, targets), (inputs, targets, context) or a map-style data set, or a list of samples.
         share: of the samples that is held out, between 0 and 1; at least one sample stays on either side.
         seed: of the choice.
         like: a parameter of the network, whose dtype arrays take.
     """
     if not 0 < check_number("validation", share) < 1:
         invalid_value("validation", "data, or a share of the training data between 0 and 1", share)
-    if isinstance(data, TensorDataset):
-        data = tuple(data.tensors)
+    data = unwrapped(data)
     batch = read_batch("data", data, like) if isinstance(data, (tuple, list)) else None
     if batch is None and (not isinstance(data, Dataset) or isinstance(data, IterableDataset)):
         kind = "a DataLoader" if isinstance(data, DataLoader) else type(data).__name__

@@ -220,6 +220,8 @@ class Run:
                 if failure.result is Result.TIME_LIMIT:  # within a long step, which has changed nothing
                     state.phase_seconds = self.clock() - begin
                     state.seconds, state.ended = earlier + state.phase_seconds, failure.result.code
+                    if method.count % every:  # the steps since the last evaluation count
+                        self._evaluate(phase, method, method.count / per_epoch)
                     self._save(method)
                     method.publish()
                     return failure.result, f"after step {state.steps}, within the next one"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_size
@@ -149,7 +149,9 @@ def train(
     planned = list(zip(phases, batches, strict=True))
     for phase, source in planned:
         phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
-    measures = _metrics(network, metrics, loss, held_out or batches[0])
+    example = next((held_out or batches[0]).ordered(8))
+    output = example_output("train", network, example)
+    measures = as_metrics(metrics, loss, output, example.x)
     reporter = callback if mesh.first else None
     settings = Settings(loss, measures, _monitor(metrics, measures), held_out, options, seed, reporter)
     if options.patience is not None and held_out is None:
@@ -159,7 +161,7 @@ def train(
         if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], mesh)
-    _warn_of_probabilities(network, loss, batches[0], mesh)
+    _warn_of_probabilities(output, loss, mesh)
     check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
     config = configuration(network, phases, batches, settings, options)
     alike = {**config, "folder": folder is not None, "resume": resume}
@@ -257,12 +259,10 @@ def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
             warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
 
 
-def _warn_of_probabilities(network: nn.Module, loss: Loss, batches: Batches, mesh: Mesh) -> None:
+def _warn_of_probabilities(output: Tensor, loss: Loss, mesh: Mesh) -> None:
     """Cross-entropy takes the softmax itself: of probabilities it would be taken twice, which trains badly."""
     if not mesh.first or not isinstance(loss, CrossEntropy):
         return
-    batch = next(batches.ordered(8))
-    output = example_output("train", network, batch)
     if bool((output >= 0).all()) and bool(((output.sum(1) - 1).abs() < PROBABILITY).all()):
         hint = "Leave the softmax at its end away, or put a LogSoftmax in its place."
         expected, got = "logits, whose softmax the loss takes itself", "probabilities, which sum to 1"
@@ -329,11 +329,6 @@ def _checked(where: str, network: nn.Module, loss: Loss, batches: Batches) -> Ba
         return batches
     check_fit(f"train {where}", network, loss, batches.example())
     return CheckedBatches(batches, network, loss, f"train {where}")
-
-
-def _metrics(network: nn.Module, metrics: Any, loss: Loss, batches: Batches) -> tuple[Metric, ...]:
-    batch = next(batches.ordered(8))
-    return as_metrics(metrics, loss, example_output("train", network, batch), batch.x)
 
 
 def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
