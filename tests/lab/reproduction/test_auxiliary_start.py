@@ -32,7 +32,8 @@ NOTHING = [outcome([10, 12.5, 12.5], recognised=False)] * 3
     [
         (STEADY, RESTLESS, ["held", "held"]),
         (RESTLESS, STEADY, ["did not hold", "did not hold"]),
-        (STEADY, NOTHING, ["held", "not decidable"]),
+        (STEADY, NOTHING, ["held", "held"]),
+        (NOTHING, STEADY, ["did not hold", "did not hold"]),
         (STEADY, [outcome([10, 18, 18.3]), STEADY[0], STEADY[1]], ["not decidable", "held"]),
     ],
 )

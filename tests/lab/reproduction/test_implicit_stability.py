@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,8 @@ def test_usable_rates_and_ratio() -> None:
     ours, theirs = (found.of_method(method)[0] for method in METHODS)
     assert (found.usable(ours), found.usable(theirs)) == (2, 1)  # 0.1 + 0.1 (1 − 0.1) = 0.19
     assert found.ratio().mean == pytest.approx(0.0, abs=1e-12)
+    far = replace(ours, finals=torch.tensor([[1.0], [1.2], [9.0]], dtype=torch.float64), first=11.0)
+    assert found.usable(far) == 1  # from its own start: 0.1 + 0.1 (11 − 0.1) = 1.19
     assert ours.best == 0 and theirs.diverged.tolist() == [False, True, True]
 
 

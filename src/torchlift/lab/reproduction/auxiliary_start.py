@@ -72,7 +72,8 @@ class AuxiliaryStart(Experiment):
 def claims(outcomes: Outcomes, tiny: bool) -> list[Claim]:
     """The paper calls the replicated input better and more stable.
 
-    Networks that have learnt nothing all give the mean image: their spread is no stability.
+    More stable is the start from which more seeds learn, and where these are as many, the one with the smaller
+    spread. (Networks that have learnt nothing all give the mean image: their spread is no stability.)
     """
     replicated, random = (outcomes[start] for start in STARTS)
     gaps = torch.tensor([a.mean - b.mean for a, b in zip(replicated, random, strict=True)])
@@ -93,7 +94,7 @@ def claims(outcomes: Outcomes, tiny: bool) -> list[Claim]:
             "They lead to more stable results.",
             f"smallest to largest validation PSNR over {len(gaps)} seeds: {spread['input']:.2f} against "
             f"{spread['random']:.2f} dB; recognisable digits with {learnt['input']} against {learnt['random']} seeds",
-            None if tiny or not learnt["random"] else spread["input"] < spread["random"],
+            None if tiny else (learnt["input"], -spread["input"]) > (learnt["random"], -spread["random"]),
         ),
     ]
 

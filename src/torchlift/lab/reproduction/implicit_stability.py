@@ -45,7 +45,7 @@ POWER = 0.6
 
 BATCH, WIDTH = 50, 64
 
-#: A rate is usable where every run gains nine tenths of what the best run of all gains from the usual start.
+#: A rate is usable where every run gains nine tenths of what could be gained from where it starts.
 USABLE = 0.1
 
 #: Implicit steps lose nothing where their excess at the best rate is at most this much larger than the explicit ones'.
@@ -254,10 +254,9 @@ class Study:
         return [sweep for sweep in self.sweeps if sweep.method == method]
 
     def usable(self, sweep: Sweep) -> int:
-        """How many rates are usable: all runs gain nine tenths of what can be gained from the usual start."""
+        """How many rates are usable: all runs gain nine tenths of what can be gained from their start."""
         reached = min(float(other.finals.min()) for other in self.sweeps)
-        first = self.sweeps[0].first
-        return int((sweep.finals <= reached + USABLE * (first - reached)).all(1).sum())
+        return int((sweep.finals <= reached + USABLE * (sweep.first - reached)).all(1).sum())
 
     def ratio(self) -> Interval:
         """log of the implicit over the explicit excess, each at its best rate from the usual start, run by run."""
@@ -337,7 +336,7 @@ def _summary(studies: Sequence[Study]) -> str:
         )
     return (
         "Stochastic gradient with the schedule τ/(k + 1)^0.6 on digits. " + "; ".join(parts) + ". A rate is usable "
-        "where every run gains nine tenths of what the best run gains from the usual start."
+        "where every run gains nine tenths of what could be gained from its start."
     )
 
 

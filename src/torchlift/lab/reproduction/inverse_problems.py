@@ -19,6 +19,7 @@ from torchlift.lab.reproduction.confidence import Interval, confidence, every
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
+    PUBLISHED_STEPS,
     SHOWN,
     Outcome,
     Size,
@@ -26,6 +27,7 @@ from torchlift.lab.reproduction.restoration import (
     lifted_bregman,
     pictures,
     recommended,
+    remaining,
     trained,
 )
 from torchlift.lab.trajectory import both_splits, series
@@ -39,10 +41,6 @@ METHODS = ("conventional", "lifted")
 CONVENTIONAL_RATE = 5e-4
 #: Samples per step in the recommended settings.
 BATCH = 50
-
-#: What the paper takes; fewer steps leave what is not there yet open.
-PUBLISHED_STEPS = 50_000
-
 
 TINY = Size(14, 4, 4, 2, 1, seeds=2, batch_steps=2)
 # Half the resolution and a quarter of the images: as many images per unit as in the paper. With fewer images than
@@ -183,7 +181,7 @@ def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, tiny: boo
                 f"With threshold 0.2, lifted Bregman training as published recovers recognisable {split} digits.",
                 f"{_reads(lifted, split)} after {steps:,} steps"
                 + (f" (needed: {bar:.0%}); {_best(lifted)}" if split == "validation" else "")
-                + ("" if recognised[split] or whole else f"; {_remaining(lifted)}"),
+                + ("" if recognised[split] or whole else f"; {remaining(lifted)}"),
                 None if tiny else True if recognised[split] else recognised[split] if whole else None,
             )
             for split in SPLITS
@@ -240,13 +238,6 @@ def _best(runs: Sequence[Outcome]) -> str:
     )
 
 
-def _remaining(runs: Sequence[Outcome]) -> str:
-    """What all steps of the paper would take."""
-    last = runs[0].trajectory.last
-    hours = last["processor"] / max(1, last["step"]) * PUBLISHED_STEPS / 3600
-    return f"all {PUBLISHED_STEPS:,} steps would take {hours:.1f} h of one core for each training (--steps, --resume)"
-
-
 def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, fits: bool) -> Claim:
     """Conventional training is no worse on training images and worse on others.
 
@@ -260,7 +251,7 @@ def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, f
         f"With threshold 0.02, conventional training {statement}validates worse than lifted Bregman training.",
         f"after {steps:,} steps training {training[0]:.2f} and {training[1]:.2f} dB, validation {_mean(plain):.2f} and "
         f"{_mean(lifted):.2f} dB (conventional, lifted); lifted − conventional on validation {_gain(margin)}"
-        + ("" if whole else f"; {_remaining(lifted)}"),
+        + ("" if whole else f"; {remaining(lifted)}"),
         every([training[0] >= training[1] or not fits, margin.above(0)]) if whole and not tiny else None,
     )
 

@@ -83,7 +83,7 @@ def reader(work: Work, training: int, validation: int, side: int = SIDE) -> Read
             split: float(_right(network, images[split], labels[split]).mean()) for split in SPLITS
         }
 
-    tensors, clean = work.part("a classifier of clean digits", make)
+    tensors, clean = work.part(f"a classifier of clean digits, {side} × {side} pixels", make)
     load_snapshot(network, dict(tensors))
     return Reader(network, labels, {split: float(clean[split]) for split in SPLITS})
 
