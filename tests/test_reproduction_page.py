@@ -44,6 +44,13 @@ def test_a_finished_run_is_taken_over(tables: ModuleType, tmp_path: Path, monkey
     tables.take_over(tmp_path / "runs" / "example")
     page = "".join(f"<!-- records: {kind} -->\nstale\n<!-- end of records -->\n" for kind in ("outcomes", "claims"))
     filled = tables.filled(page, tables.load())
-    assert "stale" not in filled and f"| `{record.command}` | 1 | 1 | 1 |" in filled
+    assert "stale" not in filled and f"| `{record.command}` | 1 | 1 | 0 | 1 |" in filled
     assert all(claim.measured in filled and claim.statement in filled for claim in record.claims)
     assert tables.filled(filled, tables.load()) == filled
+    longer = json.loads((tmp_path / "records" / "example.json").read_text(encoding="utf-8"))
+    longer["configuration"]["steps asked for"] = 9
+    for claim in longer["claims"]:
+        claim["outcome"] = "held"
+    (tmp_path / "records" / "example-9-steps.json").write_text(json.dumps(longer), encoding="utf-8")
+    filled = tables.filled(page, tables.load())
+    assert f"| `{record.command}` | 1 | 1 | 1 | 0 |" in filled and "open here; another run: **held**" in filled
