@@ -14,21 +14,19 @@ processor seconds of one thread.
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import tarfile
 import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.data import load_mnist, psnr
+from torchlift.lab.benchmarks.cifar import load_cifar
 
 Record = dict[str, Any]
 
@@ -94,20 +92,7 @@ def read(name: str, path: Path, split: str) -> tuple[Tensor, Tensor]:
     if name == "lenet":
         digits = load_mnist(split, path=path)
         return digits.images, digits.labels
-    from PIL import Image
-
-    pictures: list[tuple[str, str, np.ndarray]] = []
-    with tarfile.open(path) as tar:
-        for member in tar:
-            parts = Path(member.name).parts
-            if member.isfile() and member.name.endswith(".jpg") and parts[-3] == split:
-                file = tar.extractfile(member)
-                assert file is not None
-                pictures.append((parts[-2], parts[-1], np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))))
-    pictures.sort(key=lambda each: each[:2])
-    names = sorted({each[0] for each in pictures})
-    images = torch.from_numpy(np.stack([each[2] for each in pictures])).permute(0, 3, 1, 2)
-    return images.float() / 255, torch.tensor([names.index(each[0]) for each in pictures])
+    return load_cifar(path, split)
 
 
 def train(name: str, data: Path, weights: Path) -> Record:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from torchlift.cli import main
 from torchlift.lab.benchmarks import league
+from torchlift.lab.benchmarks.cifar import load_cifar
 
 
 def test_a_tiny_case_is_run_once_and_resumed(
@@ -32,7 +37,36 @@ def test_a_tiny_case_is_run_once_and_resumed(
     (again,) = json.loads(capsys.readouterr().out)["records"]
     assert again["runs"][:-1] == record["runs"] and len(again["runs"]) == 6
     assert main(["bench", "league", "--records", str(tmp_path), "--table"]) == 0
-    assert "| mnist 784-256-256, 1 epoch (seed 0" in capsys.readouterr().out
+    assert "| mnist 784-256-256, 1 epoch (%; 0.1 s, 1 seed, 1 trial) |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["LISTA, denoising, 8 s", "PrimalDual, deblurring, 8 s"])
+def test_unrolled_networks_take_part(name: str, tmp_path: Path) -> None:
+    """All parts of ours, and Muon, which moves the matrices of a stack one by one."""
+    case = league.cases(tiny=True)[name]
+    record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["Muon"])
+    assert len(record["runs"]) == len(league.ABLATIONS) + 2
+    assert all(row["steps"] > 0 and row["report"] > 0 for row in record["runs"])
+
+
+def test_cifar_takes_part_where_its_archive_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    with tarfile.open(tmp_path / "cifar.tar.xz", "w:xz") as archive:
+        for split, count in (("train", 20), ("test", 4)):
+            for number in range(count):
+                picture = io.BytesIO()
+                Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(picture, "JPEG")
+                member = tarfile.TarInfo(f"cifar/{split}/{'ab'[number % 2]}/{number:04}.jpg")
+                member.size = picture.tell()
+                archive.addfile(member, io.BytesIO(picture.getvalue()))
+    images, labels = load_cifar(tmp_path / "cifar.tar.xz", "train")
+    assert images.shape == (20, 3, 32, 32) and labels.tolist() == [0] * 10 + [1] * 10
+    case = league.cases(True, tmp_path / "cifar.tar.xz")["CIFAR-10, VGG, 120 s"]
+    record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["AdamW"])
+    assert all(row["report"] in (0, 25, 50, 75, 100) for row in record["runs"])
+    (tmp_path / "other.txt").write_text("no archive", encoding="utf-8")
+    assert main(["bench", "league", "CIFAR", "--cifar", str(tmp_path / "other.txt"), "--records", str(tmp_path)]) == 2
+    assert "a tar archive of JPEG files" in capsys.readouterr().err
 
 
 def _run(method: str, start: str, setting: float, choice: float, report: float, curve: list[Any]) -> dict[str, Any]:
@@ -48,7 +82,7 @@ def test_standings_and_profiles() -> None:
         _run("AdamW", "torch", 3e-3, 6.0, 1.0, [(2.0, 7.0), (4.0, 6.0)]),
         _run("Muon", "torch", 3e-3, 9.0, 9.0, [(4.0, 9.0)]),
     ]
-    record = {"case": "c", "metric": "error", "seed": 0, "seconds": 4.0, "runs": runs}
+    record = {"case": "c", "metric": "error", "seed": 0, "seconds": 4.0, "trials": 2, "runs": runs}
     rows = {row["method"]: row for row in league.standings(record)}
     assert rows["AdamW"]["report"] == 4.9 and rows["AdamW"]["setting"] == 1e-3
     assert [rows[name]["to target"] for name in ("ours", "AdamW", "Muon")] == [2.0, 4.0, None]
@@ -56,9 +90,25 @@ def test_standings_and_profiles() -> None:
     assert profiles["ours (ours start)"] == [1.0] * 4
     assert profiles["AdamW (torch start)"] == [0.0, 0.0, 1.0, 1.0]
     assert profiles["Muon (torch start)"] == [0.0] * 4
-    assert league.markdown([record]).splitlines()[2:] == [
-        "| ours | ours | 4.10 |", "| AdamW | torch | 4.90 |", "| Muon | torch | 9.00 |",
-    ]  # fmt: skip
+    first, second, third = (table.splitlines()[2] for table in league.markdown([record]).split("\n\n"))
+    title = "c (error, less is better; 4.0 s, 1 seed, 2 trials)"
+    assert first == f"| {title} | **4.10** | 4.90, AdamW, torch's start | – | 2.0 |"
+    assert second.startswith(f"| {title} | – / 4.10 | 4.90 / – | – / – | 9.00 / – |")
+    assert third == f"| {title} | 4.10 | – | – | – |"
+
+
+def test_tables_show_medians_over_seeds() -> None:
+    """Ours is behind in the median though ahead with one seed, the only one that reaches the best baseline's end."""
+    curves = ([(1.0, 90.0), (2.0, 97.0)], [(1.0, 80.0), (2.0, 91.0)], [(1.0, 80.0), (2.0, 90.0)])
+    records = []
+    for seed, (value, curve) in enumerate(zip((97.0, 91.0, 90.0), curves, strict=True)):
+        runs = [
+            _run("ours", "ours", 0.0, value, value, curve),
+            _run("Muon", "ours", 1.0, 95.0, 95.0, [(2.0, 95.0)]),
+        ]
+        records.append({"case": "c", "metric": "accuracy", "seed": seed, "seconds": 2.0, "trials": 1, "runs": runs})
+    first = league.markdown(records).splitlines()[2]
+    assert first == "| c (%; 2.0 s, 3 seeds, 1 trial) | 91.00 | 95.00, Muon, our start | – | not reached |"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import nn
 
 from torchlift.cli import main
 from torchlift.lab.benchmarks import photographs
+from torchlift.lab.benchmarks.optimisers import Muon
 
 
 def test_a_moment_of_each_row(
@@ -54,7 +55,7 @@ def test_muon_on_filters_is_muon_on_matrices() -> None:
     filters = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     matrix = nn.Parameter(filters.weight.detach().permute(0, 2, 3, 1).flatten(1).clone())
     reference = torch.optim.Muon([matrix], lr=0.1, adjust_lr_fn="match_rms_adamw")
-    optimiser = photographs.FilterMuon(list(filters.parameters()), 0.1)
+    optimiser = Muon(list(filters.parameters()), 0.1)
     for step in range(4):
         gradient = torch.randn(6, 4, 3, 3).contiguous(memory_format=torch.channels_last)
         filters.weight.grad, filters.bias.grad = gradient, torch.ones(6)
@@ -64,7 +65,7 @@ def test_muon_on_filters_is_muon_on_matrices() -> None:
         torch.testing.assert_close(filters.weight.detach().permute(0, 2, 3, 1).flatten(1), matrix.detach())
         if step == 1:
             saved = optimiser.state_dict()
-            optimiser = photographs.FilterMuon(list(filters.parameters()), 0.1)
+            optimiser = Muon(list(filters.parameters()), 0.1)
             optimiser.load_state_dict(saved)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,19 +31,24 @@ from torchlift.core.errors import TorchliftError
 from torchlift.core.files import read_json, unlinked
 from torchlift.data import TensorBatches, load_digits, psnr
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.lab.benchmarks.step_modules import AUTOENCODER
+from torchlift.lab.benchmarks.cifar import load_cifar
+from torchlift.lab.benchmarks.optimisers import Muon
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER, VGG
 from torchlift.lab.benchmarks.training import CHOOSING, Data
-from torchlift.lab.benchmarks.training_cases import classification, restored
+from torchlift.lab.benchmarks.training_cases import classification, restored, unrolled_network
 from torchlift.liftings import Conventional
 from torchlift.networks import MLP, ResNet
 from torchlift.prox import ReLU, SoftThreshold, Tanh
 from torchlift.training import BackPropagation, Phase, SweepDescent, TrainOptions, train
+from torchlift.training.modules import in_mode
 from torchlift.training.start import start_weights
 
 Pair = tuple[Tensor, Tensor]
 
 #: Steps by which the time of an AdamW step is measured, and evaluations of a run.
 TIMED, EVALUATIONS = 20, 10
+#: In words.
+START = {"torch": "torch's", "ours": "our"}
 #: Of performance profiles.
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 
@@ -85,8 +90,17 @@ def _reproduced(tiny: bool, seed: int) -> Data:
     return Data(*((y, y) for y in pairs))
 
 
-def cases(tiny: bool = False) -> dict[str, Case]:
-    """All cases by name."""
+def _photographs(file: Path, seed: int) -> Data:
+    """CIFAR-10; choices are made on a tenth of the training images, which is not trained on."""
+    images, labels = load_cifar(file, "train")
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    parts = order[len(order) // 10 :], order[: len(order) // 10]
+    training, choice = ((images[part], labels[part]) for part in parts)
+    return Data(training, choice, load_cifar(file, "test"))
+
+
+def cases(tiny: bool = False, cifar: Path | None = None) -> dict[str, Case]:
+    """All cases by name; that of CIFAR-10 where its archive is given."""
     held_out = lambda seed: classification(not tiny, CHOOSING)  # noqa: E731
     classify = partial(Case, data=held_out, metric="accuracy", batch_size=200)
     made = [
@@ -106,42 +120,21 @@ def cases(tiny: bool = False) -> dict[str, Case]:
                 name = f"{task}, threshold {threshold}, {seconds:.0f} s"
                 build = partial(_mlp, [784] * 8, SoftThreshold(threshold))
                 made.append(Case(name, build, partial(restored, not tiny, task, True), "psnr", seconds=seconds))
+    for kind in ("LISTA", "PrimalDual"):
+        for task in ("denoising", "deblurring"):
+            build = partial(unrolled_network, kind, task)
+            data = partial(restored, not tiny, task, False)
+            made.append(Case(f"{kind}, {task}, 8 s", build, data, "psnr", seconds=8.0, batch_size=50))
+    if cifar is not None:
+        made.append(Case("CIFAR-10, VGG, 120 s", VGG, partial(_photographs, cifar), "accuracy", seconds=120.0))
     return {case.name: case for case in made}
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-class Several(torch.optim.Optimizer):
-    """Optimisers that each own some of the parameters; their memory is kept here, so that it is saved."""
-
-    def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
-        self.optimisers = optimisers
-        groups = [group for optimiser in optimisers for group in optimiser.param_groups]
-        super().__init__([parameter for group in groups for parameter in group["params"]], {})
-        self.param_groups = groups  # shared, so that schedules reach them
-
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else closure()
-        first = 0
-        for optimiser in self.optimisers:
-            count = len(optimiser.param_groups)
-            optimiser.state, optimiser.param_groups = self.state, self.param_groups[first : first + count]
-            optimiser.step()
-            first += count
-        return loss
-
-
 def _adamw(rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, fused=True)
-
-
-def _muon(rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Matrices by Muon at the scale of AdamW's steps, the rest by AdamW."""
-    matrices = [parameter for parameter in parameters if parameter.ndim == 2]
-    others = [parameter for parameter in parameters if parameter.ndim != 2]
-    muon = torch.optim.Muon(matrices, lr=rate, adjust_lr_fn="match_rms_adamw")
-    return Several(muon, torch.optim.AdamW(others, lr=rate, fused=True)) if others else muon
 
 
 def _extra(name: str) -> Any:
@@ -177,7 +170,7 @@ class Baseline:
 BASELINES: dict[str, Baseline] = {
     "AdamW": Baseline(_adamw, (1e-3, 3e-3, 3e-4), averages=True),
     "AdamW, centred": Baseline(_adamw, (1e-3, 3e-3, 3e-4), centring=True, averages=True),
-    "Muon": Baseline(_muon, (3e-3, 1e-3, 1e-2)),
+    "Muon": Baseline(lambda rate, p: Muon(p, rate), (3e-3, 1e-3, 1e-2)),
     "SOAP": Baseline(lambda rate, p: _extra("SOAP")(p, lr=rate), (3e-3, 1e-3, 1e-2), extra=True),
     "Schedule-Free AdamW": Baseline(
         lambda rate, p: _extra("ScheduleFreeAdamW")(p, lr=rate), (2.5e-3, 1e-3, 1e-2), "constant", extra=True
@@ -216,7 +209,8 @@ class Clock:
 @torch.no_grad()
 def score(case: Case, module: nn.Module, pair: Pair) -> float:
     y, x = pair
-    output = torch.cat([module(part) for part in y.split(1000)])
+    with in_mode(module, False):
+        output = torch.cat([module(part) for part in y.split(1000)])
     if case.metric == "accuracy":
         return 100 * float((output.argmax(1) == x).double().mean())
     if case.metric == "psnr":
@@ -419,11 +413,75 @@ def profiles(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the documentation: a row for each method and start, a column for each case and seed."""
-    tables = [{(row["method"], row["start"]): row for row in standings(record)} for record in records]
-    titles = [f"{record['case']} (seed {record['seed']}, {record['seconds']:.1f} s)" for record in records]
-    lines = [["method", "start", *titles], ["---"] * (2 + len(titles))]
-    for method, start in dict.fromkeys(key for table in tables for key in table):
-        reported = [table[method, start]["report"] if (method, start) in table else None for table in tables]
-        lines.append([method, start, *("–" if value is None else f"{value:.2f}" for value in reported)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """The tables of the documentation: who wins, every method, and what each part of ours gives; medians over seeds."""
+    rows: list[list[list[str]]] = [[], [], []]
+    for case in dict.fromkeys(record["case"] for record in records):
+        chosen = [record for record in records if record["case"] == case]
+        tables = [{(row["method"], row["start"]): row for row in standings(record)} for record in chosen]
+        medians = {key: _median(table.get(key, {}).get("report") for table in tables) for key in _keys(tables)}
+        seconds, seeds, trials = median(record["seconds"] for record in chosen), len(chosen), chosen[0]["trials"]
+        unit = {"accuracy": "%", "psnr": "dB", "error": "error, less is better"}[chosen[0]["metric"]]
+        counts = f"{_counted(seeds, 'seed')}, {_counted(trials, 'trial')}"
+        title = f"{case} ({unit}; {seconds:.1f} s, {counts})"
+        for table, cells in zip(rows, _cells(medians, tables, chosen[0]["metric"]), strict=True):
+            table.append([title, *cells])
+    return "\n\n".join(
+        "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *table))
+        for headings, table in zip(_headings(), rows, strict=True)
+    )
+
+
+def _headings() -> list[list[str]]:
+    faster = "time of the best baseline to its end, over ours"
+    return [
+        ["case", "ours", "best baseline", "AdamW from our start", faster],
+        ["from torch's start / from ours", "ours", *BASELINES],
+        ["case", *(name if name == "ours" else name.removeprefix("ours, ") for name in ABLATIONS)],
+    ]
+
+
+def _keys(tables: Sequence[Mapping[tuple[str, str], Any]]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(key for table in tables for key in table))
+
+
+def _cells(
+    medians: Mapping[tuple[str, str], float | None], tables: Sequence[Mapping[tuple[str, str], Any]], metric: str
+) -> tuple[list[str], list[str], list[str]]:
+    """One row of each table."""
+    sign = -1.0 if metric == "error" else 1.0
+    baselines = [key for key in medians if key[0] in BASELINES]
+    best = max(baselines, key=lambda key: _value(medians[key], sign), default=None)
+    ours, given, adam = ("ours", "ours"), ("ours, torch's start", "torch"), ("AdamW", "ours")
+    wins = best is None or _value(medians.get(ours), sign) >= _value(medians[best], sign)
+    mark = "**" if wins else ""
+    name = "–" if best is None else f"{_shown(medians[best])}, {best[0]}, {START[best[1]]} start"
+    pairs = [f"{_shown(medians.get((n, 'torch')))} / {_shown(medians.get((n, 'ours')))}" for n in BASELINES]
+    return (
+        [f"{mark}{_shown(medians.get(ours))}{mark}", name, _shown(medians.get(adam)), _speed(tables, ours)],
+        [f"{_shown(medians.get(given))} / {_shown(medians.get(ours))}", *pairs],
+        [_shown(medians.get((method, start))) for method, (_, start) in ABLATIONS.items()],
+    )
+
+
+def _speed(tables: Sequence[Mapping[tuple[str, str], Any]], ours: tuple[str, str]) -> str:
+    """How many times sooner than the best baseline we reach its last value on held-out data; the median over seeds."""
+    ratios = []
+    for table in tables:
+        theirs = [row["to target"] for (name, _), row in table.items() if name in BASELINES and row["to target"]]
+        mine = table.get(ours, {}).get("to target")
+        ratios.append(min(theirs) / mine if theirs and mine else 0.0)
+    ratio = median(ratios)
+    return f"{ratio:.1f}" if ratio > 0 else "not reached"
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

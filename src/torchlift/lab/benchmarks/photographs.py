@@ -30,7 +30,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.core.files import read_json, write_file
 from torchlift.core.png import png
 from torchlift.data import Denoising, Patches, load_photographs, psnr, tiles
-from torchlift.lab.benchmarks.league import Several
+from torchlift.lab.benchmarks.optimisers import Muon
 from torchlift.liftings import Conventional
 from torchlift.networks import FirmDenoiser
 from torchlift.training import BackPropagation, TrainOptions, train
@@ -82,44 +82,10 @@ def _joined(small: Tensor, like: Tensor) -> Tensor:
     return nn.functional.pixel_shuffle(small, 2)[..., : like.shape[-2], : like.shape[-1]]
 
 
-class FilterMuon(Several):
-    """Filters as matrices by Muon, biases by AdamW, both at the scale of AdamW's steps."""
-
-    def __init__(self, parameters: Sequence[Tensor], lr: float) -> None:
-        self.filters = [parameter for parameter in parameters if parameter.ndim == 4]
-        self.matrices = [nn.Parameter(_matrix(parameter.detach())) for parameter in self.filters]
-        others = [parameter for parameter in parameters if parameter.ndim != 4]
-        super().__init__(
-            torch.optim.Muon(self.matrices, lr=lr, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=lr, fused=True),
-        )
-
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else closure()
-        for matrix, parameter in zip(self.matrices, self.filters, strict=True):
-            matrix.grad = None if parameter.grad is None else _matrix(parameter.grad)
-        super().step()
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        for parameter in self.filters:
-            parameter.grad = None
-
-
-def _matrix(filters: Tensor) -> Tensor:
-    """(out, in, k, k) as a matrix with one row for each output; the same memory where it is contiguous or nearly."""
-    return (
-        filters.permute(0, 2, 3, 1).flatten(1)
-        if filters.is_contiguous(memory_format=torch.channels_last)
-        else filters.flatten(1)
-    )
-
-
 #: Optimiser and rates of each baseline, and the network of each row.
 BASELINES: dict[str, tuple[Any, tuple[float, ...]]] = {
     "AdamW": (partial(torch.optim.AdamW, fused=True), (1e-3, 3e-3, 6e-3)),
-    "Muon": (FilterMuon, (1e-3, 3e-3, 1e-2)),
+    "Muon": (Muon, (1e-3, 3e-3, 1e-2)),
 }
 TRAINED = ("ours", "AdamW", "ours, firmly nonexpansive", "Muon")
 ROWS = (*TRAINED, "BM3D")

@@ -217,6 +217,11 @@ def _primal_dual(task: str, seed: int) -> Network:
     return PrimalDual(operator, 0.7 * dct_matrix(SIDE, SIDE), 8, context=context)
 
 
+def unrolled_network(kind: str, task: str) -> Network:
+    """ "LISTA" or "PrimalDual" for a task, at the start of its algorithm."""
+    return (_lista if kind == "LISTA" else _primal_dual)(task, 0)
+
+
 def _model(task: str) -> tuple[Any, Any]:
     x = load_digits("train").images[:2]
     return TASKS[task].operator((1, SIDE, SIDE), x), TASKS[task].degrade(x, torch.Generator().manual_seed(0)).context

@@ -35,6 +35,8 @@ class BenchLeague(Command):
     """Settings that each baseline may try, at most 3."""
     seconds: float | None = None
     """Budget of a run in processor time instead of that of the case."""
+    cifar: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """CIFAR-10 as a tar archive of train/CLASS/NAME.jpg and test/CLASS/NAME.jpg; without it that case is left out."""
     table: bool = False
     """Only show what the folder holds, as Markdown."""
     tiny: bool = False
@@ -48,7 +50,7 @@ class BenchLeague(Command):
             check_positive("seconds", self.seconds)
         if not self.table:
             check_folder("--records", self.records)
-        names = league.cases(self.tiny)
+        names = league.cases(self.tiny, self.cifar)
         for part in self.cases:
             if not any(part in name for name in names):
                 hint = did_you_mean(part, names)
@@ -64,7 +66,7 @@ class BenchLeague(Command):
         if len(baselines) < len(league.BASELINES):
             console.print("SOAP, Schedule-Free AdamW and Prodigy are left out: pip install 'torchlift[lab]'.")
         chosen = [
-            case for name, case in league.cases(self.tiny).items()
+            case for name, case in league.cases(self.tiny, self.cifar).items()
             if not self.cases or any(part in name for part in self.cases)
         ]  # fmt: skip
         records = []
