@@ -22,8 +22,11 @@ from torchlift.sweeps.parameter_groups import parameter_groups
 FLOOR = 1e-4
 #: The distance is estimated in each of the first steps and less and less often later: it hardly changes then.
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
-#: Steps between two updates of the average, which cost as much as a tenth of a step.
-AVERAGE_EVERY = 5
+#: ρ is so many times the estimate, which bounds the distance from below: short runs are ahead by it, long ones level.
+LONGER = 2.0
+#: Steps between two updates of the average, which cost as much as a tenth of a step, and the share of the steps so far
+#: that it is made of at first: those before it would only hold short runs back.
+AVERAGE_EVERY, AVERAGED = 5, 0.1
 #: Sum of the first ρ over the layers of networks of so many layers or more, whose effects multiply; it falls to that.
 FIRST_SUM, DEEP = 0.25, 50
 #: Layers up to which the first ρ is that of any network; it falls to half of it in networks of twice as many.
@@ -65,12 +68,12 @@ class RelativeStep(torch.optim.Optimizer):
     loss is fitted to rounding. One q_l per dense layer keeps the direction of its
     gradient, which noise pixels hardly touch; elsewhere q has one number per
     entry and m averages g, so that steps are those of Adam, x ← x − γ ρ c_l m̂/√q̂.
-    Numbers learned by their logarithms have c = 12, and ρ = 0.015 at most. ρ is the
-    largest lower bound seen so far of the distance to a solution, in
+    Numbers learned by their logarithms have c = 12, and ρ = 0.015 at most. ρ is
+    twice the largest lower bound seen so far of the distance to a solution, in
     units of c:
 
         r ← β₃r + (1 − β₃) γρ² ⟨ĝ, x₀ − x⟩,   s ← β₃s + (1 − β₃) γρ² c ĝ
-        ρ ← max(ρ, r / Σ_l √n_l ‖s_l‖₂)       (‖s_l‖₁ where q has one number per entry)
+        ρ ← max(ρ, 2r / Σ_l √n_l ‖s_l‖₂)      (‖s_l‖₁ where q has one number per entry)
 
     with one q per layer everywhere, so that entries count as much as they matter
     to the loss, x₀ − x in the centred coordinates too, and all of it from 16 to 64
@@ -327,7 +330,7 @@ class RelativeStep(torch.optim.Optimizer):
         inner, size = torch.stack(terms).sum(0).unbind(0)
         own["gain"] = own["gain"] * self.patience + self._distance_weight(own) * inner
         bound = own["gain"] / size.clamp(min=torch.finfo(size.dtype).tiny)
-        own["rho"] = torch.maximum(own["rho"], bound).clamp_(max=self._most)
+        own["rho"] = torch.maximum(own["rho"], LONGER * bound).clamp_(max=self._most)
 
     def _move_layers(self, part: _Part, gradients: list[Tensor], roots: Tensor | None, own: dict[str, Any]) -> None:
         assert roots is not None  # made in every step
@@ -407,8 +410,8 @@ class RelativeStep(torch.optim.Optimizer):
             part.tensors[bias].sub_(mean.pull(part.tensors[weight]) - pull)
 
     def _update_average(self, parts: Sequence[_Part], count: int) -> None:
-        """Every few steps; over all steps at first, so that the start is forgotten."""
-        weight = max(1 - self.average**AVERAGE_EVERY, 1 / (1 + 0.2 * count / AVERAGE_EVERY))
+        """Every few steps; over the last share of the steps at first, so that the start is forgotten."""
+        weight = max(1 - self.average**AVERAGE_EVERY, 1 / (1 + AVERAGED * count / AVERAGE_EVERY))
         for part in parts:
             states = [self.state[tensor] for tensor in part.tensors]
             if any("average" not in state for state in states):

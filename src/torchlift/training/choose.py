@@ -25,6 +25,7 @@ from torchlift.training.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.lsuv import dead_layers, lsuv
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.recording import AFFINE, lsuv_of_module, record
+from torchlift.training.scaled_start import explodes, mean_loss, scaled_start
 
 #: Samples on which starts are compared at most.
 HELD_OUT = 500
@@ -79,7 +80,7 @@ class Choice:
     """The start that was chosen.
 
     Arguments:
-        name: "as given", "lsuv", "identity", "identity-fit" or "layer-wise".
+        name: "as given", "lsuv", "scaled", "identity", "identity-fit" or "layer-wise".
         why: in half a sentence.
         losses: held-out loss of every start that was tried, after its short run.
         layers: what was done to each layer.
@@ -107,29 +108,33 @@ class Choice:
 def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) -> Choice:
     """Set the weights of a network to the best start.
 
-    - A network without dead layers keeps its weights, unless targets have the
-      shape of the inputs, all layers are wide enough to hand the input on, and
-      the input itself is a better answer than the network's.
+    - A network without dead layers keeps its weights, unless its outputs are so
+      large that a constant answer is better by far; or targets have the shape of
+      the inputs, all layers are wide enough to hand the input on, and the input
+      itself is a better answer than the network's.
     - Otherwise these are compared by their loss on held-out samples, each after
       the same short run where the trial has one: the given weights; LSUV where
-      layers are dead; "layer-wise"; "identity" and "identity-fit" where the input
-      can be handed on. Where layers are dead, other starts than LSUV take part
-      only where they are clearly better than any constant answer, which shows
-      nothing: such as the given weights of a network that adds a weak branch to
-      its input. Ties go to the given weights, or else to LSUV.
-      Where the budget is too small for a comparison, dead layers of chains are
-      revived by LSUV, and all other weights kept.
+      layers are dead, or "scaled" where outputs are too large (`scaled_start`);
+      "layer-wise"; "identity" and "identity-fit" where the input can be handed
+      on. Where layers are dead, other starts than LSUV take part only where they
+      are clearly better than any constant answer, which shows nothing: such as
+      the given weights of a network that adds a weak branch to its input. Ties
+      go to LSUV or "scaled", or else to the given weights. Where the budget is
+      too small for a comparison, dead layers of chains are revived by LSUV,
+      weights of exploding networks scaled, and all others kept.
     """
     probe = trial.draw(trial.probe)
     dead = _dead(network, probe)
     chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
     labels = trial.loss is None or isinstance(trial.loss, CrossEntropy) or not probe.x.is_floating_point()
     restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
-    if not dead and not (restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)):
+    poor = restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)
+    large = not dead and not poor and trial.loss is not None and explodes(network, probe, trial.loss)
+    if not dead and not poor and not large:
         return _kept(network, "no layer is dead")
-    base = "lsuv" if dead else AS_GIVEN
-    names = [base, AS_GIVEN] if dead and trial.loss is not None else [base]
-    if trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
+    base = "lsuv" if dead else "scaled" if large else AS_GIVEN
+    names = [base, AS_GIVEN] if base != AS_GIVEN and trial.loss is not None else [base]
+    if not large and trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
         names += ["identity", "identity-fit"] if restores else []
         names += ["layer-wise"] if trial.samples(chain) > 0 else []
     sample = probe
@@ -142,7 +147,7 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
             fitted = max(fitted, trial.output_samples(chain))
         sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
-        revives = bool(dead) and (trial.loss is None or chain is not None)
+        revives = large or (bool(dead) and (trial.loss is None or chain is not None))
         layers = _attempt(network, base, probe, trial, generator) if revives else None
         return _kept(network, "") if layers is None else Choice(base, _reason(dead), {}, layers)
     held = min(HELD_OUT, len(sample.y) // 5)
@@ -174,7 +179,7 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
             own.copy_(chosen)
     name = next(name for name, loss in losses.items() if loss == best[0])
     tried = ", ".join(f"{other} {loss:.4g}" for other, loss in losses.items())
-    why = f"held-out loss {tried}" if not dead else f"{_reason(dead)}; held-out loss {tried}"
+    why = f"held-out loss {tried}" if poor and not dead else f"{_reason(dead)}; held-out loss {tried}"
     return Choice(name, why, losses, best[2])
 
 
@@ -262,6 +267,10 @@ def _applied(
     if name == "lsuv":
         y = seen.y[:HELD_OUT]
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+    if name == "scaled":
+        assert trial.loss is not None  # or nobody knows what is too large
+        factor = scaled_start(network, _part(seen, slice(trial.probe)), trial.loss)
+        return tuple(LayerStart(layer, "kept" if factor == 1 else name) for layer in _layers(network))
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
     values = _range(seen.y)
@@ -285,27 +294,24 @@ def _loss_after(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, ca
         trial.run(network, seen, candidates)
     except StepFailure:
         return math.inf
-    return _loss(network, trial, unseen)
-
-
-@torch.no_grad()
-def _loss(network: nn.Module, trial: Trial, data: Batch) -> float:
-    """The mean loss, infinite where it is not a number."""
-    assert trial.loss is not None
-    with in_mode(network, False):
-        value = float(trial.loss.mean(apply(network, data.y, data.context), data.x))
-    return value if math.isfinite(value) else math.inf
+    assert trial.loss is not None  # or there would be one candidate only
+    return mean_loss(network, trial.loss, unseen)
 
 
 def _kept(network: nn.Module, why: str) -> Choice:
+    return Choice(AS_GIVEN, why, {}, tuple(LayerStart(name, "kept") for name in _layers(network)))
+
+
+def _layers(network: nn.Module) -> list[str]:
+    """Names of the affine layers."""
     if isinstance(network, Chain):
-        names = [layer.name for layer in network.layers() if layer.name is not None]
-    else:
-        names = [name for name, part in network.named_modules() if type(part) in AFFINE]
-    return Choice(AS_GIVEN, why, {}, tuple(LayerStart(name, "kept") for name in names))
+        return [str(layer.name) for layer in network.layers() if layer.name is not None]
+    return [name for name, part in network.named_modules() if type(part) in AFFINE]
 
 
 def _reason(dead: tuple[str, ...]) -> str:
+    if not dead:
+        return "outputs were far too large"
     return f"layer {dead[0]} was dead" if len(dead) == 1 else f"{len(dead)} layers were dead"
 
 
