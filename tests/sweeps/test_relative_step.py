@@ -79,7 +79,7 @@ def oracle(module: nn.Sequential, data: tuple[Tensor, Tensor], count: int) -> li
             m[i] = beta * m[i] + (1 - beta) * scaled
             moved.append(rho * units[i] * m[i] / (1 - beta**k))
         gain = beta3 * gain + (1 - beta3) * rho**2 * inner
-        rho = min(max(rho, gain / size), 0.5)
+        rho = min(max(rho, 2 * gain / size), 0.5)
         with torch.no_grad():
             for tensor, step in zip(tensors, moved, strict=True):
                 tensor.sub_(step)

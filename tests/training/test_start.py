@@ -21,6 +21,7 @@ from torchlift.liftings import Conventional
 from torchlift.training.choose import Trial, choose
 from torchlift.training.phase import Phase
 from torchlift.training.recording import lsuv_of_module, record
+from torchlift.training.scaled_start import explodes, scaled_start
 from torchlift.training.start import PART, start_weights
 
 
@@ -297,3 +298,71 @@ class TestSafeguard:
 def test_bad_input(arguments: Any, match: str) -> None:
     with pytest.raises(InvalidValueError, match=match):
         tl.initialise_weights(nn.Sequential(nn.Linear(6, 6), nn.ReLU()), *arguments)
+
+
+# -- outputs that are far too large -----------------------------------------------------------------------------------
+
+
+class Repeated(nn.Module):
+    """One layer of too large a gain, used eight times, and a number that no layer owns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.again, self.last = nn.Linear(6, 20), nn.Linear(20, 20), nn.Linear(20, 2)
+        self.strength = nn.Parameter(torch.tensor(0.7))
+        nn.init.normal_(self.again.weight, std=1.0)
+
+    def forward(self, y: Tensor) -> Tensor:
+        u = torch.relu(self.first(y))
+        for _ in range(8):
+            u = torch.relu(self.again(u))
+        return self.strength * self.last(u)
+
+
+class TestScaled:
+    y = torch.randn(200, 6, generator=seeded())
+    x = torch.sin(y[:, :2])
+    batch = Batch(y, x)
+
+    def test_one_factor_for_all_layers(self) -> None:
+        module = Repeated()
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        given = error(module, (self.y, self.x))
+        factor = scaled_start(module, self.batch, SquaredError())
+        assert 0 < factor < 1 and explodes(Repeated(), self.batch, SquaredError())
+        for name, p in module.named_parameters():
+            torch.testing.assert_close(p.detach(), before[name] * (1 if name == "strength" else factor))
+        assert error(module, (self.y, self.x)) < 1e-3 * given
+        assert not explodes(module, self.batch, SquaredError())
+
+    def test_infinite_outputs(self) -> None:
+        module = Repeated()
+        with torch.no_grad():
+            module.again.weight.mul_(1e5)
+        assert not math.isfinite(error(module, (self.y, self.x)))
+        assert scaled_start(module, self.batch, SquaredError()) < 1
+        assert error(module, (self.y, self.x)) < 10
+
+    def test_nothing_changes_where_it_does_not_help(self) -> None:
+        """Targets far from zero are no sign of weights that are too large, and healthy networks are kept."""
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
+        before = parameters(module)
+        assert not explodes(module, self.batch, SquaredError())
+        far = Batch(self.y, self.x + 1000)
+        assert explodes(module, far, SquaredError())
+        assert scaled_start(module, far, SquaredError()) == 1 and same(parameters(module), before)
+
+    @pytest.mark.parametrize("steps", [8, 400])
+    def test_train_scales_before_it_begins(self, steps: int) -> None:
+        """After a comparison with the given weights, or without one where there are too few steps for it."""
+        result = tl.train(Repeated(), (self.y, self.x), batch_size=20, steps=steps, progress=False)
+        assert "Start: scaled (outputs were far too large" in result.message
+        assert ("held-out loss scaled" in result.message) == (steps == 400)
+        assert result.history[-1]["loss"] < 1
+
+    def test_one_line_for_other_optimisers(self) -> None:
+        module = Repeated()
+        ways = {start.way for start in tl.initialise_weights(module, (self.y, self.x))}
+        assert ways == {"scaled"} and error(module, (self.y, self.x)) < 10
