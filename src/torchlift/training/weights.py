@@ -22,7 +22,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
-from torchlift.training.choose import HELD_OUT, Trial, choose, twin, unchanged_if_refused
+from torchlift.training.choose import HELD_OUT, Trial, choose, scale_layers, twin, unchanged_if_refused
 from torchlift.training.draws import DRAWS, LayerStart
 from torchlift.training.identity_start import Range, identity_start
 from torchlift.training.layerwise import Sample, identity_fit, layer_wise
@@ -41,7 +41,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "identity-fit": ("loss", "samples", "ridge"),
     "layer-wise": ("loss", "samples", "ridge"),
     "lsuv": ("samples",),
+    "scaled": ("loss", "samples"),
 }
+#: Methods that take any module; the others take chains.
+ANY_MODULE = ("lsuv", "scaled")
 #: Other names of some of them.
 ALIASES = {"pass-through": "identity", "balanced": "lsuv"}
 #: Methods that look at inputs and targets, with their usual pull towards the identity.
@@ -65,11 +68,11 @@ def initialise_weights(
 
     `initialise_weights(module, inputs)` or `initialise_weights(module, (inputs,
     targets))` looks for dead layers, which respond to no input, and revives
-    them; a network without dead layers stays as it is. With targets of the shape
-    of the inputs it fits the network to them where that is better than the
-    weights that it has and than the input itself. It is what `train` does by
-    default, but for the short runs by which that compares starts, and serves any
-    optimiser.
+    them. With targets it scales weights whose outputs are far too large, and with
+    targets of the shape of the inputs it fits the network to them where that is
+    better than the weights that it has and than the input itself. Other networks
+    stay as they are. It is what `train` does by default, but for the short runs by
+    which that compares starts, and serves any optimiser.
 
     The methods:
 
@@ -88,10 +91,12 @@ def initialise_weights(
       everywhere under random weights.
     - "lsuv" (or "balanced"): the current weights, each layer's multiplied by one
       number and its bias set such that it responds to the data. The output is kept.
+    - "scaled": the current weights, all multiplied by one number such that outputs
+      are no longer too large; kept where no number makes the loss three times smaller.
 
-    "lsuv" takes any module of `nn.Linear` and convolutions, the others take chains (MLP, ResNet, Perceptron, what
-    `lift` made) and an `nn.Sequential` that can be lifted to one. See `identity_start`, `layer_wise` and `lsuv` in
-    this package for the mathematics.
+    "lsuv" and "scaled" take any module of `nn.Linear` and convolutions, the others take chains (MLP, ResNet,
+    Perceptron, what `lift` made) and an `nn.Sequential` that can be lifted to one. See `identity_start`, `layer_wise`,
+    `lsuv` and `scaled_start` in this package for the mathematics.
 
     Returns:
         One `LayerStart` per layer, with the `error` that remains where a layer
@@ -135,16 +140,42 @@ def initialise_weights(
         y = _some_inputs(network, data, count, generator)
         with unchanged_if_refused(network):
             return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+    if method == "scaled":
+        count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
+        sample = _sample(network, method, data, loss, count, generator)
+        return scale_layers(network, Batch(sample.y, sample.x), sample.loss)
     if isinstance(network, Chain):
         return _set(network, method, data, generator, gain, margin, loss, samples, ridge)
-    chain = twin(network, _sample_shape(network, data))
-    if chain is None:
-        hint = "Unrolled and shallow networks draw their weights when they are built."
-        expected = "a chain: MLP, ResNet, Perceptron, lift(...) or an nn.Sequential like it"
-        invalid_type("initialise_weights network", expected, network, hint)
+    chain = check_initialises("initialise_weights network", network, method, None if data is None else _first(data))
+    assert isinstance(chain, Chain)  # for all other methods
     starts = _set(chain, method, data, generator, gain, margin, loss, samples, ridge)
     chain.load_back(network)
     return starts
+
+
+def looks_at_loss(how: str) -> bool:
+    """Whether a method takes the option `loss`."""
+    return "loss" in METHODS[ALIASES.get(how, how)]
+
+
+def check_initialises(where: str, network: nn.Module, how: str, y: object) -> nn.Module:
+    """The network, or a chain that stands for it; refuses what a method cannot serve.
+
+    Arguments:
+        where: what errors begin with.
+        network: of any kind.
+        how: the method.
+        y: some inputs, or None where there are none.
+    """
+    if isinstance(network, Chain) or how in ANY_MODULE:
+        return network
+    shape = None if y is None else tuple(check_tensor("initialise_weights data, inputs", y).shape[1:])
+    chain = twin(network, shape)
+    if chain is None:
+        hint = "Other networks start as they are built, or by 'lsuv' or 'scaled'."
+        expected = "a chain: MLP, ResNet, Perceptron, lift(...) or an nn.Sequential like it"
+        invalid_type(where, expected, network, hint)
+    return chain
 
 
 def _set(
@@ -219,12 +250,6 @@ def _check_method(how: object) -> str:
     return method
 
 
-def _sample_shape(network: nn.Module, data: Data | None) -> tuple[int, ...] | None:
-    if data is None:
-        return None
-    return tuple(check_tensor("initialise_weights data, inputs", _first(data)).shape[1:])
-
-
 def _range(network: Chain, data: Data | None) -> Range:
     """The least and the largest input."""
     if data is None:
@@ -237,7 +262,12 @@ def _range(network: Chain, data: Data | None) -> Range:
 
 
 def _sample(
-    network: Chain, method: str, data: Data | None, loss: LossLike | None, count: int, generator: torch.Generator | None
+    network: nn.Module,
+    method: str,
+    data: Data | None,
+    loss: LossLike | None,
+    count: int,
+    generator: torch.Generator | None,
 ) -> Sample:
     """Some pairs of the data, and the loss."""
     if data is None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -49,24 +47,20 @@ def test_unrolled_networks_take_part(name: str, tmp_path: Path) -> None:
     assert all(row["steps"] > 0 and row["report"] > 0 for row in record["runs"])
 
 
-def test_cifar_takes_part_where_its_archive_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cifar_takes_part_where_its_folder_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(0)
-    with tarfile.open(tmp_path / "cifar.tar.xz", "w:xz") as archive:
-        for split, count in (("train", 20), ("test", 4)):
-            for number in range(count):
-                picture = io.BytesIO()
-                Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(picture, "JPEG")
-                member = tarfile.TarInfo(f"cifar/{split}/{'ab'[number % 2]}/{number:04}.jpg")
-                member.size = picture.tell()
-                archive.addfile(member, io.BytesIO(picture.getvalue()))
-    images, labels = load_cifar(tmp_path / "cifar.tar.xz", "train")
+    for split, count in (("train", 20), ("test", 4)):
+        for number in range(count):
+            folder = tmp_path / "cifar" / split / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / f"{number}.jpg")
+    images, labels = load_cifar(tmp_path / "cifar", "train")
     assert images.shape == (20, 3, 32, 32) and labels.tolist() == [0] * 10 + [1] * 10
-    case = league.cases(True, tmp_path / "cifar.tar.xz")["CIFAR-10, VGG, 120 s"]
+    case = league.cases(True, tmp_path / "cifar")["CIFAR-10, VGG, 120 s"]
     record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["AdamW"])
     assert all(row["report"] in (0, 25, 50, 75, 100) for row in record["runs"])
-    (tmp_path / "other.txt").write_text("no archive", encoding="utf-8")
-    assert main(["bench", "league", "CIFAR", "--cifar", str(tmp_path / "other.txt"), "--records", str(tmp_path)]) == 2
-    assert "a tar archive of JPEG files" in capsys.readouterr().err
+    assert main(["bench", "league", "CIFAR", "--cifar", str(tmp_path), "--records", str(tmp_path / "new")]) == 2
+    assert "folders train/CLASS of image files" in capsys.readouterr().err
 
 
 def _run(method: str, start: str, setting: float, choice: float, report: float, curve: list[Any]) -> dict[str, Any]:

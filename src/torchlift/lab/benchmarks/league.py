@@ -90,17 +90,17 @@ def _reproduced(tiny: bool, seed: int) -> Data:
     return Data(*((y, y) for y in pairs))
 
 
-def _photographs(file: Path, seed: int) -> Data:
+def _photographs(folder: Path, seed: int) -> Data:
     """CIFAR-10; choices are made on a tenth of the training images, which is not trained on."""
-    images, labels = load_cifar(file, "train")
+    images, labels = load_cifar(folder, "train")
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     parts = order[len(order) // 10 :], order[: len(order) // 10]
     training, choice = ((images[part], labels[part]) for part in parts)
-    return Data(training, choice, load_cifar(file, "test"))
+    return Data(training, choice, load_cifar(folder, "test"))
 
 
 def cases(tiny: bool = False, cifar: Path | None = None) -> dict[str, Case]:
-    """All cases by name; that of CIFAR-10 where its archive is given."""
+    """All cases by name; that of CIFAR-10 where its folder is given."""
     held_out = lambda seed: classification(not tiny, CHOOSING)  # noqa: E731
     classify = partial(Case, data=held_out, metric="accuracy", batch_size=200)
     made = [

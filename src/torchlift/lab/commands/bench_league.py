@@ -35,8 +35,8 @@ class BenchLeague(Command):
     """Settings that each baseline may try, at most 3."""
     seconds: float | None = None
     """Budget of a run in processor time instead of that of the case."""
-    cifar: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """CIFAR-10 as a tar archive of train/CLASS/NAME.jpg and test/CLASS/NAME.jpg; without it that case is left out."""
+    cifar: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """CIFAR-10 as image files train/CLASS/NAME and test/CLASS/NAME; without it that case is left out."""
     table: bool = False
     """Only show what the folder holds, as Markdown."""
     tiny: bool = False
