@@ -2,10 +2,10 @@
 
 Rules, the same for all:
 
-- One module, one data set, one loop (`train`), batches of the case's size, one thread.
+- One module, one data set, one loop (`train`), one thread.
 - The budget is processor time, so that a busy machine changes nothing; evaluations are not counted, starts are.
-- Ours is `train(module, data)` with nothing chosen. Baselines get the same number of trials each, from torch's
-  start and from ours, and the trial with the best value on held-out data counts.
+- Ours is `train(module, data)` with nothing chosen, not even the batch. Baselines have batches of the case's size and
+  the same number of trials each, from torch's start and from ours; the trial with the best value on held-out data counts.
 - What is reported was not looked at by any choice.
 """
 
