@@ -21,7 +21,7 @@ from torchlift.liftings import Conventional
 from torchlift.training.choose import Trial, choose
 from torchlift.training.phase import Phase
 from torchlift.training.recording import lsuv_of_module, record
-from torchlift.training.scaled_start import explodes, scaled_start
+from torchlift.training.scaled_start import explodes, matched_start, scaled_start
 from torchlift.training.start import PART, start_weights
 
 
@@ -353,12 +353,13 @@ class TestScaled:
         far = Batch(self.y, self.x + 1000)
         assert explodes(module, far, SquaredError())
         assert scaled_start(module, far, SquaredError()) == 1 and same(parameters(module), before)
+        assert matched_start(module, self.batch, SquaredError()) is None and same(parameters(module), before)
 
     @pytest.mark.parametrize("steps", [8, 400])
     def test_train_scales_before_it_begins(self, steps: int) -> None:
         """After a comparison with the given weights, or without one where there are too few steps for it."""
         result = tl.train(Repeated(), (self.y, self.x), batch_size=20, steps=steps, progress=False)
-        assert "Start: scaled (outputs were far too large" in result.message
+        assert "Start: scaled (outputs were far off" in result.message
         assert ("held-out loss scaled" in result.message) == (steps == 400)
         assert result.history[-1]["loss"] < 1
 
@@ -366,6 +367,65 @@ class TestScaled:
         module = Repeated()
         ways = {start.way for start in tl.initialise_weights(module, (self.y, self.x))}
         assert ways == {"scaled"} and error(module, (self.y, self.x)) < 10
+
+
+class Sliced(nn.Module):
+    """Returns a view of what its last layer makes, or, if it is scaled, something else."""
+
+    def __init__(self, scaled: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.scaled = nn.Linear(6, 20), nn.Linear(20, 2), scaled
+
+    def forward(self, y: Tensor) -> Tensor:
+        v = self.head(torch.relu(self.body(y)))[:, :, None].squeeze(2)
+        return 2 * v if self.scaled else v
+
+
+class TestMatched:
+    """Targets far from zero, of another size: the output layer moves there."""
+
+    y = TestScaled.y
+    x = torch.tensor([200_000.0, -50.0]) + 5e4 * torch.tanh(y[:, :2] @ torch.randn(2, 2, generator=seeded(4)))
+    batch = Batch(y, x)
+
+    @pytest.mark.parametrize("kind", ["module", "convolution", "chain"])
+    def test_mean_and_spread_of_the_targets(self, kind: str) -> None:
+        torch.manual_seed(0)
+        batch = self.batch
+        if kind == "module":
+            module: nn.Module = Sliced()
+        elif kind == "chain":
+            module = mlp([6, 20, 2], tl.ReLU())
+        else:
+            module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
+            batch = Batch(smooth(50), 1000 + 30 * smooth(50, seed=5).expand(50, 2, 8, 8))
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        name = matched_start(module, batch, SquaredError())
+        assert name is not None and name == {"module": "head", "convolution": "2"}.get(kind, name)
+        with torch.no_grad():
+            output = module(batch.y)
+        axes = [axis for axis in range(output.ndim) if axis != 1]
+        torch.testing.assert_close(output.mean(axes), batch.x.mean(axes), rtol=1e-3, atol=10.0)
+        spreads = [float((t - t.mean(axes, keepdim=True)).square().mean().sqrt()) for t in (output, batch.x)]
+        assert spreads[0] == pytest.approx(spreads[1], rel=1e-2)
+        changed = [name for name, p in module.named_parameters() if not torch.equal(p, before[name])]
+        assert len(changed) == 2  # weight and bias of one layer
+
+    def test_other_outputs_are_left_alone(self) -> None:
+        """Where the network does something to the output of its last layer, nobody knows what to match."""
+        module = Sliced(scaled=True)
+        before = parameters(module)
+        assert matched_start(module, self.batch, SquaredError()) is None and same(parameters(module), before)
+
+    @pytest.mark.filterwarnings("ignore:train data targets")
+    @pytest.mark.parametrize("steps", [8, 300])
+    def test_the_bare_call_learns_prices(self, steps: int) -> None:
+        module = Sliced()
+        result = tl.train(module, (self.y, self.x), batch_size=20, steps=steps, progress=False)
+        assert "Start: matched (outputs were far off" in result.message
+        constant = float((self.x - self.x.mean(0)).square().mean())
+        assert error(module, (self.y, self.x)) < (0.1 if steps == 300 else 3) * constant
 
 
 class TestAsked:

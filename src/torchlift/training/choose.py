@@ -25,7 +25,7 @@ from torchlift.training.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.lsuv import dead_layers, lsuv
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.recording import AFFINE, lsuv_of_module, record
-from torchlift.training.scaled_start import explodes, mean_loss, scaled_start
+from torchlift.training.scaled_start import explodes, matched_start, mean_loss, scaled_start
 
 #: Samples on which starts are compared at most.
 HELD_OUT = 500
@@ -80,7 +80,7 @@ class Choice:
     """The start that was chosen.
 
     Arguments:
-        name: "as given", "lsuv", "scaled", "identity", "identity-fit" or "layer-wise".
+        name: "as given", "lsuv", "scaled", "matched", "identity", "identity-fit" or "layer-wise".
         why: in half a sentence.
         losses: held-out loss of every start that was tried, after its short run.
         layers: what was done to each layer.
@@ -109,19 +109,20 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     """Set the weights of a network to the best start.
 
     - A network without dead layers keeps its weights, unless its outputs are so
-      large that a constant answer is better by far; or targets have the shape of
+      far off that a constant answer is better by far; or targets have the shape of
       the inputs, all layers are wide enough to hand the input on, and the input
       itself is a better answer than the network's.
     - Otherwise these are compared by their loss on held-out samples, each after
       the same short run where the trial has one: the given weights; LSUV where
-      layers are dead, or "scaled" where outputs are too large (`scaled_start`);
-      "layer-wise"; "identity" and "identity-fit" where the input can be handed
-      on. Where layers are dead, other starts than LSUV take part only where they
-      are clearly better than any constant answer, which shows nothing: such as
-      the given weights of a network that adds a weak branch to its input. Ties
-      go to LSUV or "scaled", or else to the given weights. Where the budget is
-      too small for a comparison, dead layers of chains are revived by LSUV,
-      weights of exploding networks scaled, and all others kept.
+      layers are dead; "scaled" and "matched" where outputs are far off
+      (`scaled_start`, `matched_start`); "layer-wise"; "identity" and
+      "identity-fit" where the input can be handed on. Where layers are dead,
+      other starts than LSUV take part only where they are clearly better than any
+      constant answer, which shows nothing: such as the given weights of a network
+      that adds a weak branch to its input. Ties go to LSUV or "scaled", or else to
+      the given weights. Where the budget is too small for a comparison, dead
+      layers of chains are revived by LSUV, outputs that are far off scaled or
+      else matched, and all other weights kept.
     """
     probe = trial.draw(trial.probe)
     dead = _dead(network, probe)
@@ -134,6 +135,7 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         return _kept(network, "no layer is dead")
     base = "lsuv" if dead else "scaled" if large else AS_GIVEN
     names = [base, AS_GIVEN] if base != AS_GIVEN and trial.loss is not None else [base]
+    names[1:1] = ["matched"] if large and not labels else []
     if not large and trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
         names += ["identity", "identity-fit"] if restores else []
         names += ["layer-wise"] if trial.samples(chain) > 0 else []
@@ -148,8 +150,10 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
         revives = large or (bool(dead) and (trial.loss is None or chain is not None))
-        layers = _attempt(network, base, probe, trial, generator) if revives else None
-        return _kept(network, "") if layers is None else Choice(base, _reason(dead), {}, layers)
+        for name in ("scaled", "matched") if large else (base,) if revives else ():
+            if (layers := _attempt(network, name, probe, trial, generator)) is not None:
+                return Choice(name, _reason(dead), {}, layers)
+        return _kept(network, "")
     held = min(HELD_OUT, len(sample.y) // 5)
     seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))
     losses: dict[str, float] = {}
@@ -263,13 +267,14 @@ def _attempt(
 
 def _applied(
     network: nn.Module, name: str, seen: Batch, trial: Trial, generator: torch.Generator | None
-) -> tuple[LayerStart, ...]:
+) -> tuple[LayerStart, ...] | None:
     if name == "lsuv":
         y = seen.y[:HELD_OUT]
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
-    if name == "scaled":
-        assert trial.loss is not None  # or nobody knows what is too large
-        return scale_layers(network, _part(seen, slice(trial.probe)), trial.loss)
+    if name in ("scaled", "matched"):
+        assert trial.loss is not None  # or nobody knows what is far off
+        layers = rescale(network, name, _part(seen, slice(trial.probe)), trial.loss)
+        return layers if any(layer.way == name for layer in layers) else None
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
     values = _range(seen.y)
@@ -287,10 +292,14 @@ def _applied(
     return layers
 
 
-def scale_layers(network: nn.Module, sample: Batch, loss: Loss) -> tuple[LayerStart, ...]:
-    """`scaled_start`, layer by layer in words."""
-    factor = scaled_start(network, sample, loss)
-    return tuple(LayerStart(layer, "kept" if factor == 1 else "scaled") for layer in _layers(network))
+def rescale(network: nn.Module, name: str, sample: Batch, loss: Loss) -> tuple[LayerStart, ...]:
+    """`scaled_start` or `matched_start`, by name, and what it did to each layer."""
+    names = _layers(network)
+    if name == "scaled":
+        changed = names if scaled_start(network, sample, loss) < 1 else []
+    else:
+        changed = [matched_start(network, sample, loss)]
+    return tuple(LayerStart(layer, name if layer in changed else "kept") for layer in names)
 
 
 def _loss_after(network: nn.Module, trial: Trial, seen: Batch, unseen: Batch, candidates: int) -> float:
@@ -316,7 +325,7 @@ def _layers(network: nn.Module) -> list[str]:
 
 def _reason(dead: tuple[str, ...]) -> str:
     if not dead:
-        return "outputs were far too large"
+        return "outputs were far off"
     return f"layer {dead[0]} was dead" if len(dead) == 1 else f"{len(dead)} layers were dead"
 
 

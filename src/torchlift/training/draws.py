@@ -19,7 +19,7 @@ class LayerStart:
 
     Arguments:
         layer: its stack and its place there, such as "hidden.0[2]".
-        way: "default", "he", "orthogonal", "identity", "zero", "fit", "scaled", "lsuv" or "kept".
+        way: "default", "he", "orthogonal", "identity", "zero", "fit", "scaled", "matched", "lsuv" or "kept".
         error: what is left where something was to be met: the largest
             |σ(t + b) − t| of "identity", the root mean square distance to the
             target of "fit" (the mean loss for the output layer); None otherwise.

@@ -42,7 +42,7 @@ class Activated(NamedTuple):
 def record(module: nn.Module, y: Tensor, context: Context = None) -> list[Activated]:
     """The activations that a forward pass in evaluation mode meets, in turn."""
     recorder = _Recorder()
-    with _hooks(module, recorder.remember), in_mode(module, False), torch.random.fork_rng(devices=()), recorder:
+    with affine_hooks(module, recorder.remember), in_mode(module, False), torch.random.fork_rng(devices=()), recorder:
         apply(module, y, context)
     return recorder.activated
 
@@ -57,7 +57,7 @@ def lsuv_of_module(module: nn.Module, y: Tensor) -> tuple[LayerStart, ...]:
     """
     activations: dict[str, Callable[[Tensor], Tensor]] = {}
     calls: dict[str, int] = {}
-    with _hooks(module, lambda name, _, __: calls.update({name: calls.get(name, 0) + 1})):
+    with affine_hooks(module, lambda name, _, __: calls.update({name: calls.get(name, 0) + 1})):
         for call in record(module, y):
             if call.layer is not None:
                 activations.setdefault(call.layer, call.activation)
@@ -79,7 +79,7 @@ def lsuv_of_module(module: nn.Module, y: Tensor) -> tuple[LayerStart, ...]:
         scaled = factor * v - shift
         return scaled.movedim(1, axis) if output.ndim > 2 else scaled
 
-    with _hooks(module, rescale), in_mode(module, False), torch.random.fork_rng(devices=()):
+    with affine_hooks(module, rescale), in_mode(module, False), torch.random.fork_rng(devices=()):
         module(y)
     return tuple(LayerStart(name, "lsuv" if name in chosen else "kept") for name in names)
 
@@ -124,7 +124,7 @@ class _Recorder(TorchFunctionMode):
 
 
 @contextmanager
-def _hooks(module: nn.Module, function: Callable[[str, nn.Module, Tensor], Tensor | None]) -> Iterator[None]:
+def affine_hooks(module: nn.Module, function: Callable[[str, nn.Module, Tensor], Tensor | None]) -> Iterator[None]:
     """Call a function with name, layer and output of every affine module; what it returns replaces the output."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:

@@ -1,17 +1,21 @@
-"""Networks whose outputs are far too large at the start: all weights smaller by one factor."""
+"""Networks whose outputs are on another scale than the targets: smaller weights, or an output layer that matches."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchlift.data import Batch
 from torchlift.functions.losses import Loss
+from torchlift.networks import Chain
 from torchlift.sweeps import parameter_groups
 from torchlift.training.constant_answer import constant_loss
+from torchlift.training.draws import weight_of
 from torchlift.training.modules import apply, in_mode
+from torchlift.training.recording import AFFINE, affine_hooks
 
 #: A start explodes if its loss is so many times that of the best constant answer.
 EXPLODING = 3.0
@@ -22,7 +26,7 @@ ENOUGH = 1.2
 
 
 def explodes(network: nn.Module, probe: Batch, loss: Loss) -> bool:
-    """Whether the outputs are so large that the best constant answer is better by far."""
+    """Whether the outputs are so far off that the best constant answer is better by far."""
     return mean_loss(network, loss, probe) > EXPLODING * constant_loss(loss, probe.x, probe.x)
 
 
@@ -58,6 +62,69 @@ def scaled_start(network: nn.Module, probe: Batch, loss: Loss) -> float:
         factor = 1.0
     scale(factor)
     return factor
+
+
+class _Output(NamedTuple):
+    """The affine layer whose output a network returns, and that output.
+
+    Arguments:
+        name: of the layer.
+        weight, bias: its parameters, the bias as a vector.
+        axis: of the output that counts its units.
+        values: the output on some samples.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor
+    axis: int
+    values: Tensor
+
+
+@torch.no_grad()
+def matched_start(network: nn.Module, probe: Batch, loss: Loss) -> str | None:
+    """Scale and shift the output layer, such that outputs have the spread of the targets and, unit by unit, their mean.
+
+    For targets far from zero or of another size, such as prices.
+
+    Returns:
+        The name of the layer; None where the output is not that of an affine layer with a bias, called once, or where
+        the loss does not become smaller by `EXPLODING`. Then nothing is changed.
+    """
+    layer = _output_layer(network, probe)
+    if layer is None or probe.x.shape != layer.values.shape:
+        return None
+    weight, bias = layer.weight.clone(), layer.bias.clone()
+    before = mean_loss(network, loss, probe)
+    values, targets = (t.movedim(layer.axis, 0).flatten(1) for t in (layer.values, probe.x.to(layer.values)))
+    centres, means = values.mean(1), targets.mean(1)
+    spreads = [float((t - m[:, None]).square().mean().sqrt()) for t, m in ((values, centres), (targets, means))]
+    factor = spreads[1] / spreads[0] if min(spreads) > 0 else 1.0
+    layer.weight.mul_(factor)
+    layer.bias.copy_(factor * bias + means - factor * centres)
+    if EXPLODING * mean_loss(network, loss, probe) < before:
+        return layer.name
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)
+    return None
+
+
+def _output_layer(network: nn.Module, probe: Batch) -> _Output | None:
+    calls: list[tuple[str, nn.Module, Tensor]] = []
+    with affine_hooks(network, lambda *call: calls.append(call)), in_mode(network, False):
+        values = apply(network, probe.y, probe.context)
+    if isinstance(network, Chain):
+        last = network.layers()[-1]
+        if last.name is None or last.bias is None:
+            return None
+        return _Output(last.name, weight_of(last), last.bias.view(-1), 1, values)
+    place = values.data_ptr(), values.numel()
+    for name, layer, made in calls:
+        bias = getattr(layer, "bias", None)
+        alone = sum(each is layer for _, each, _ in calls) == 1
+        if (made.data_ptr(), made.numel()) == place and bias is not None and alone:
+            return _Output(name, layer.get_parameter("weight"), bias, AFFINE[type(layer)], values)
+    return None
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
-from torchlift.training.choose import HELD_OUT, Trial, choose, scale_layers, twin, unchanged_if_refused
+from torchlift.training.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
 from torchlift.training.draws import DRAWS, LayerStart
 from torchlift.training.identity_start import Range, identity_start
 from torchlift.training.layerwise import Sample, identity_fit, layer_wise
@@ -42,9 +42,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "layer-wise": ("loss", "samples", "ridge"),
     "lsuv": ("samples",),
     "scaled": ("loss", "samples"),
+    "matched": ("loss", "samples"),
 }
 #: Methods that take any module; the others take chains.
-ANY_MODULE = ("lsuv", "scaled")
+ANY_MODULE = ("lsuv", "scaled", "matched")
 #: Other names of some of them.
 ALIASES = {"pass-through": "identity", "balanced": "lsuv"}
 #: Methods that look at inputs and targets, with their usual pull towards the identity.
@@ -68,7 +69,7 @@ def initialise_weights(
 
     `initialise_weights(module, inputs)` or `initialise_weights(module, (inputs,
     targets))` looks for dead layers, which respond to no input, and revives
-    them. With targets it scales weights whose outputs are far too large, and with
+    them. With targets it scales weights whose outputs are far off, and with
     targets of the shape of the inputs it fits the network to them where that is
     better than the weights that it has and than the input itself. Other networks
     stay as they are. It is what `train` does by default, but for the short runs by
@@ -93,10 +94,12 @@ def initialise_weights(
       number and its bias set such that it responds to the data. The output is kept.
     - "scaled": the current weights, all multiplied by one number such that outputs
       are no longer too large; kept where no number makes the loss three times smaller.
+    - "matched": the current weights, the output layer scaled and shifted such that
+      outputs have the spread and the mean of the targets; kept likewise.
 
-    "lsuv" and "scaled" take any module of `nn.Linear` and convolutions, the others take chains (MLP, ResNet,
+    "lsuv", "scaled" and "matched" take any module of `nn.Linear` and convolutions, the others take chains (MLP, ResNet,
     Perceptron, what `lift` made) and an `nn.Sequential` that can be lifted to one. See `identity_start`, `layer_wise`,
-    `lsuv` and `scaled_start` in this package for the mathematics.
+    `lsuv`, `scaled_start` and `matched_start` in this package for the mathematics.
 
     Returns:
         One `LayerStart` per layer, with the `error` that remains where a layer
@@ -140,10 +143,10 @@ def initialise_weights(
         y = _some_inputs(network, data, count, generator)
         with unchanged_if_refused(network):
             return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
-    if method == "scaled":
+    if method in ("scaled", "matched"):
         count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
         sample = _sample(network, method, data, loss, count, generator)
-        return scale_layers(network, Batch(sample.y, sample.x), sample.loss)
+        return rescale(network, method, Batch(sample.y, sample.x), sample.loss)
     if isinstance(network, Chain):
         return _set(network, method, data, generator, gain, margin, loss, samples, ridge)
     chain = check_initialises("initialise_weights network", network, method, None if data is None else _first(data))
@@ -172,7 +175,7 @@ def check_initialises(where: str, network: nn.Module, how: str, y: object) -> nn
     shape = None if y is None else tuple(check_tensor("initialise_weights data, inputs", y).shape[1:])
     chain = twin(network, shape)
     if chain is None:
-        hint = "Other networks start as they are built, or by 'lsuv' or 'scaled'."
+        hint = "Other networks start as they are built, or by 'lsuv', 'scaled' or 'matched'."
         expected = "a chain: MLP, ResNet, Perceptron, lift(...) or an nn.Sequential like it"
         invalid_type(where, expected, network, hint)
     return chain

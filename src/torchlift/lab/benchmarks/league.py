@@ -5,7 +5,7 @@ Rules, the same for all:
 - One module, one data set, one loop (`train`), one thread.
 - The budget is processor time, so that a busy machine changes nothing; evaluations are not counted, starts are.
 - Ours is `train(module, data)` with nothing chosen, not even the batch. Baselines have batches of the case's size and
-  the same number of trials each, from torch's start and from ours; the trial with the best value on held-out data counts.
+  the same number of trials each, from torch's start and from ours; the best trial on held-out data counts.
 - What is reported was not looked at by any choice.
 """
 
