@@ -17,8 +17,9 @@ from torchlift.training.draws import weight_of
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.recording import AFFINE, affine_hooks
 
-#: A start explodes if its loss is so many times that of the best constant answer.
-EXPLODING = 3.0
+#: A start explodes if its loss is so many times that of the best constant answer: an answer of zero to targets in
+#: [0, 1] has four times that, and is healthy. A remedy has to make the loss so many times smaller.
+EXPLODING, HELPING = 10.0, 3.0
 #: Factors are tried in these steps, while each leaves at most this part of the loss of the one before.
 STEP, FALLING, TRIED = 2**-0.5, 0.9, 40
 #: The factor is the largest one with at most so many times the least loss: smaller weights only make signals weaker.
@@ -39,7 +40,7 @@ def scaled_start(network: nn.Module, probe: Batch, loss: Loss) -> float:
     and normalisations.
 
     Returns:
-        The factor; 1 where no factor makes the loss smaller by `EXPLODING`, and nothing is changed.
+        The factor; 1 where no factor makes the loss smaller by `HELPING`, and nothing is changed.
     """
     owned = [p for group in parameter_groups(network) if group.get("layers", 0) for p in group["params"]]
     given = [parameter.detach().clone() for parameter in owned]
@@ -58,7 +59,7 @@ def scaled_start(network: nn.Module, probe: Batch, loss: Loss) -> float:
         last *= STEP
     least = min(losses.values())
     factor = max(factor for factor, value in losses.items() if value <= ENOUGH * least)
-    if not EXPLODING * least < losses[1.0]:
+    if not HELPING * least < losses[1.0]:
         factor = 1.0
     scale(factor)
     return factor
@@ -89,7 +90,7 @@ def matched_start(network: nn.Module, probe: Batch, loss: Loss) -> str | None:
 
     Returns:
         The name of the layer; None where the output is not that of an affine layer with a bias, called once, or where
-        the loss does not become smaller by `EXPLODING`. Then nothing is changed.
+        the loss does not become smaller by `HELPING`. Then nothing is changed.
     """
     layer = _output_layer(network, probe)
     if layer is None or probe.x.shape != layer.values.shape:
@@ -102,7 +103,7 @@ def matched_start(network: nn.Module, probe: Batch, loss: Loss) -> str | None:
     factor = spreads[1] / spreads[0] if min(spreads) > 0 else 1.0
     layer.weight.mul_(factor)
     layer.bias.copy_(factor * bias + means - factor * centres)
-    if EXPLODING * mean_loss(network, loss, probe) < before:
+    if HELPING * mean_loss(network, loss, probe) < before:
         return layer.name
     layer.weight.copy_(weight)
     layer.bias.copy_(bias)
