@@ -33,6 +33,9 @@ HELD_OUT = 500
 FEWEST = 40
 #: Setting the weights of a candidate and judging it costs at least as much as so many samples of a step.
 CANDIDATE = 8
+#: Samples by which outputs that are far off are scaled or matched, whatever the budget: a run that is made longer has
+#: the same start then.
+REMEDY = 16
 #: Another start must leave at most this part of the held-out loss of the given one.
 WORTH = 0.98
 #: Where layers are dead, a start other than LSUV must leave at most this part of the loss of the best constant answer.
@@ -69,6 +72,11 @@ class Trial:
     def affordable(self) -> float:
         """What comparisons may cost beside short runs, in samples of a step."""
         return math.inf
+
+    @property
+    def rescales(self) -> bool:
+        """Whether outputs that are far off are a matter of the start."""
+        return True
 
     def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
         """Train one of so many candidates for a moment."""
@@ -130,7 +138,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     labels = trial.loss is None or isinstance(trial.loss, CrossEntropy) or not probe.x.is_floating_point()
     restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
     poor = restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)
-    large = not dead and not poor and trial.loss is not None and explodes(network, probe, trial.loss)
+    healthy = not dead and not poor and trial.rescales
+    large = healthy and trial.loss is not None and explodes(network, probe, trial.loss)
     if not dead and not poor and not large:
         return _kept(network, "no layer is dead")
     base = "lsuv" if dead else "scaled" if large else AS_GIVEN
@@ -273,7 +282,7 @@ def _applied(
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
     if name in ("scaled", "matched"):
         assert trial.loss is not None  # or nobody knows what is far off
-        layers = rescale(network, name, _part(seen, slice(trial.probe)), trial.loss)
+        layers = rescale(network, name, _part(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
         return layers if any(layer.way == name for layer in layers) else None
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`

@@ -117,6 +117,11 @@ class _ShortRuns(Trial):
         size = self.batches.samples if self.phase.full else self.batches.batch_size
         return int(0.5 * PART * self.steps * size)
 
+    @property
+    def rescales(self) -> bool:
+        """Solvers of lifted variables fit the output layer in their first step, to variables that start elsewhere."""
+        return not self.phase.method.needs.latents
+
     def run(self, network: nn.Module, seen: Batch, candidates: int) -> None:
         count = min(LONGEST, int(0.5 * PART * self.steps / candidates))
         if count == 0:
