@@ -440,10 +440,10 @@ class TestAsked:
         result = tl.train(model, flat, weights="layer-wise", steps=1, progress=False)
         assert "Start: layer-wise (as asked)" in result.message and error(model, flat) < 0.1 * before
 
-    @pytest.mark.parametrize(("weights", "way"), [("lsuv", "lsuv"), ("scaled", "scaled")])
+    @pytest.mark.parametrize(("weights", "way"), [("lsuv", "lsuv"), ("balanced", "lsuv"), ("scaled", "scaled")])
     def test_any_module(self, weights: str, way: str) -> None:
         data = TestScaled.y, TestScaled.x
-        module = Plain() if weights == "lsuv" else Repeated()
+        module = Plain() if way == "lsuv" else Repeated()
         assert way in {start.way for start in tl.initialise_weights(copy.deepcopy(module), data, weights)}
         result = tl.train(module, data, weights=weights, steps=2, progress=False)
         assert f"Start: {weights} (as asked)" in result.message

@@ -158,7 +158,7 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
             fitted = max(fitted, trial.output_samples(chain))
         sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
     if len(names) == 1 or len(sample.y) < FEWEST:
-        revives = large or (bool(dead) and (trial.loss is None or chain is not None))
+        revives = bool(dead) and (trial.loss is None or chain is not None)
         for name in ("scaled", "matched") if large else (base,) if revives else ():
             if (layers := _attempt(network, name, probe, trial, generator)) is not None:
                 return Choice(name, _reason(dead), {}, layers)

@@ -96,7 +96,7 @@ def matched_start(network: nn.Module, probe: Batch, loss: Loss) -> str | None:
     if layer is None or probe.x.shape != layer.values.shape:
         return None
     weight, bias = layer.weight.clone(), layer.bias.clone()
-    before = mean_loss(network, loss, probe)
+    before = float(loss.mean(layer.values, probe.x))
     values, targets = (t.movedim(layer.axis, 0).flatten(1) for t in (layer.values, probe.x.to(layer.values)))
     centres, means = values.mean(1), targets.mean(1)
     spreads = [float((t - m[:, None]).square().mean().sqrt()) for t, m in ((values, centres), (targets, means))]

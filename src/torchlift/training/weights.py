@@ -170,7 +170,7 @@ def check_initialises(where: str, network: nn.Module, how: str, y: object) -> nn
         how: the method.
         y: some inputs, or None where there are none.
     """
-    if isinstance(network, Chain) or how in ANY_MODULE:
+    if isinstance(network, Chain) or ALIASES.get(how, how) in ANY_MODULE:
         return network
     shape = None if y is None else tuple(check_tensor("initialise_weights data, inputs", y).shape[1:])
     chain = twin(network, shape)
