@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.sweeps import Centring, RelativeStep, orthogonal, sweeping
-from torchlift.sweeps.orthogonal import Factors, orthogonalise
+from torchlift.sweeps.orthogonal import Factors, is_narrow, orthogonal_directions, orthogonalise
 
 
 def randn(seed: int, *shape: int) -> Tensor:
@@ -53,9 +53,76 @@ def test_no_signal_gives_no_direction() -> None:
     assert float(made.direction.abs().max()) == 0 and made.square.isfinite()
 
 
+MOMENTA = [randn(8, 20, 3, 3, 3), 5 * randn(9, 20, 3, 3, 3), randn(10, 60, 18), torch.zeros(17, 17).double()]
+
+
+def test_directions_have_the_singular_vectors_of_the_momentum_and_size_1() -> None:
+    for momentum, direction in zip(MOMENTA[:3], orthogonal_directions(MOMENTA), strict=False):
+        assert direction.shape == momentum.shape
+        assert torch.allclose(direction.square().mean(), torch.ones((), dtype=torch.float64))
+        u, _, v = torch.linalg.svd(momentum.flatten(1), full_matrices=False)
+        inside = u.T @ direction.flatten(1) @ v.T
+        values = inside.diagonal()
+        assert torch.allclose(inside, values.diag(), atol=1e-9)
+        assert float(values.max() / values.min()) < 2.2  # those of the momentum differ by up to 5
+    assert float(orthogonal_directions(MOMENTA)[3].abs().max()) == 0
+
+
+def test_directions_are_those_of_double_precision() -> None:
+    momentum = randn(11, 48, 96)
+    single, double = orthogonal_directions([momentum.float()])[0], orthogonal_directions([momentum])[0]
+    assert single.dtype == torch.float32
+    assert float((single - double).norm() / double.norm()) < 0.02  # bfloat16 where the processor has it
+
+
+@pytest.mark.parametrize(
+    ("shape", "share", "narrow"),
+    [((64, 784), 0.3, True), ((64, 784), 0.6, False), ((256, 256), 0.1, False), ((10, 64), 0.1, False),
+     ((256, 256, 3, 3), 0.1, True), ((300, 300, 3, 3), 0.1, False), ((64, 1, 3, 3), 0.1, False), ((64,), 0.1, False)],
+)  # fmt: skip
+def test_narrow_matrices_and_filters(shape: tuple[int, ...], share: float, narrow: bool) -> None:
+    assert is_narrow(shape, share) is narrow
+
+
+def test_first_step_of_filters_is_along_their_centred_gradient() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Conv2d(16, 20, 3), nn.ReLU(), nn.Conv2d(20, 18, 3))
+    module = module.double()
+    y, layer = randn(12, 3, 2, 8, 8) + 1, module[2]
+    assert isinstance(layer, nn.Conv2d)
+    optimiser, before = RelativeStep(module), layer.weight.detach().clone()
+    u = module[:2](y).detach()
+    module(y).square().sum().backward()
+    means = u.mean((0, 2, 3))  # of every channel, the same for all taps
+    assert layer.weight.grad is not None and layer.bias is not None and layer.bias.grad is not None
+    centred = layer.weight.grad - layer.bias.grad[:, None, None, None] * means[:, None, None]
+    optimiser.step()
+    moved = (before - layer.weight.detach()) / (0.6 * 0.03 * before.square().mean().sqrt())
+    assert torch.allclose(moved, orthogonal_directions([centred])[0], atol=1e-9)
+
+
+def test_filters_of_groups_are_left_alone() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(32, 32, 3, groups=2), nn.Conv2d(32, 32, 3))
+    flags = [group.get("matrix") for group in tl.sweeps.parameter_groups(module)]
+    assert flags == [False, True]
+
+
 # -- who is orthogonalised --------------------------------------------------------------------------------------------
 
 Y, X = randn(4, 4, 24) + 1, randn(5, 4, 22)
+
+
+@pytest.fixture
+def from_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers are orthogonalised from their factors, as wide ones are."""
+    monkeypatch.setattr(orthogonal, "MATRIX_SIDE", 0)
+
+
+@pytest.fixture(params=["momentum", "factors"])
+def both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "factors":
+        monkeypatch.setattr(orthogonal, "MATRIX_SIDE", 0)
 
 
 def plain() -> nn.Sequential:
@@ -96,6 +163,7 @@ def test_networks_with_few_outputs_are_left_alone() -> None:
     assert not any(mean.factors for mean in centring.take())
 
 
+@pytest.mark.usefixtures("from_factors")
 def test_first_step_is_along_the_orthogonalised_gradient() -> None:
     module = plain()
     before, optimiser = first(module).weight.detach().clone(), RelativeStep(module)
@@ -115,6 +183,7 @@ def test_first_step_is_along_the_orthogonalised_gradient() -> None:
     assert float(cosine) > 0.97
 
 
+@pytest.mark.usefixtures("from_factors")
 def test_other_terms_of_the_gradient_are_not_lost() -> None:
     """The gradient of a penalty is not that of the factors: the step is the usual one."""
     steps = []
@@ -130,6 +199,7 @@ def test_other_terms_of_the_gradient_are_not_lost() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*steps, strict=True))
 
 
+@pytest.mark.usefixtures("both_forms")
 def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
     whole, halves = plain(), plain()
     for module, parts in ((whole, [slice(0, 4)]), (halves, [slice(0, 2), slice(2, 4)])):
@@ -146,6 +216,7 @@ def chain() -> nn.Module:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("both_forms")
 def test_a_chain_and_its_plain_module_take_the_same_steps() -> None:
     one = chain()
     two = one.to_sequential()  # type: ignore[attr-defined]
@@ -161,6 +232,7 @@ def test_a_chain_and_its_plain_module_take_the_same_steps() -> None:
     )
 
 
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize("build", [plain, chain], ids=["plain", "chain"])
 def test_goes_on_from_a_state_dict(build: Callable[[], nn.Module]) -> None:
     def steps(module: nn.Module, optimiser: RelativeStep) -> list[Tensor]:
@@ -178,6 +250,7 @@ def test_goes_on_from_a_state_dict(build: Callable[[], nn.Module]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(steps(whole, optimiser), steps(resumed, again), strict=True))
 
 
+@pytest.mark.usefixtures("both_forms")
 def test_a_loop_of_ones_own_is_train() -> None:
     data = randn(6, 40, 24).float(), randn(7, 40, 22).float()
     one, two = plain().float(), plain().float()

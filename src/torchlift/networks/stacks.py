@@ -42,7 +42,8 @@ class AffineStack(nn.Module):
         """What an optimiser needs to know of the parameters: see `torchlift.sweeps.parameter_groups`."""
         params = [*self.linear.parameters(), *([] if self.bias is None else [self.bias])]
         kind = "dense" if self.dense else "entries"
-        return [{"params": params, "kind": kind, "stacked": True, "layers": len(self.linear)}]
+        matrix = self.dense or getattr(self.linear.template, "groups", 0) == 1
+        return [{"params": params, "kind": kind, "stacked": True, "layers": len(self.linear), "matrix": matrix}]
 
     def maps(self) -> Iterable[tuple[LinearOperator, Tensor | None]]:
         """Operator and bias of each layer."""

@@ -32,10 +32,12 @@ def parameter_groups(module: nn.Module) -> list[Group]:
     | `stacked` | whether the first axis counts layers |
     | `layers` | how many layers of the network these are |
     | `scale` | how far they move where others move by 1 |
+    | `matrix` | whether the weight is a matrix (out, in) or filters (out, in, taps, …), so that its steps may be |
+    | | orthogonalised |
 
     A module of one's own says what its parameters are by a method
     `parameter_groups()` that returns such groups; what they leave out is "entries",
-    not stacked, 0 layers and 1. Linear layers are "dense", but "entries" in networks with
+    not stacked, 0 layers, 1 and no matrix. Linear layers are "dense", but "entries" in networks with
     attention or with normalisation over features. Parameters that need no gradient are left out,
     and one that several modules share belongs to the first.
     """
@@ -59,9 +61,9 @@ def _groups(module: nn.Module, linear: str) -> Iterator[Group]:
         return
     own = list(module.parameters(recurse=False))
     if isinstance(module, DENSE):
-        yield {"params": own, "kind": linear, "layers": 1}
+        yield {"params": own, "kind": linear, "layers": 1, "matrix": True}
     elif isinstance(module, (*CONVOLUTIONS, *_TRANSPOSED)):
-        yield {"params": own, "kind": "entries", "layers": 1}
+        yield {"params": own, "kind": "entries", "layers": 1, "matrix": getattr(module, "groups", 0) == 1}
     elif isinstance(module, nn.MultiheadAttention):
         yield from _attention(module, linear)
     elif len(own) == 2 and own[0].shape == own[1].shape:  # weight and bias of a normalisation
@@ -77,10 +79,10 @@ def _attention(module: nn.MultiheadAttention, linear: str) -> Iterator[Group]:
     bias = [] if module.in_proj_bias is None else [module.in_proj_bias]
     joint = getattr(module, "in_proj_weight", None)
     if joint is not None:
-        yield {"params": [joint, *bias], "kind": linear, "layers": 1}
+        yield {"params": [joint, *bias], "kind": linear, "layers": 1, "matrix": True}
     else:
         for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
-            yield {"params": [getattr(module, name), *bias], "kind": linear, "layers": 1}
+            yield {"params": [getattr(module, name), *bias], "kind": linear, "layers": 1, "matrix": True}
     for extra in (module.bias_k, module.bias_v):
         if extra is not None:
             yield {"params": [extra], "kind": "entries"}

@@ -15,7 +15,7 @@ from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.signatures import explain
 from torchlift.sweeps.centring import SMALL, Centring, Mean
-from torchlift.sweeps.orthogonal import ALIKE, orthogonalise
+from torchlift.sweeps.orthogonal import ALIKE, is_narrow, orthogonal_directions, orthogonalise
 from torchlift.sweeps.parameter_groups import parameter_groups
 
 #: Gradients smaller than this share of a layer's largest so far shorten the steps: they are rounding errors soon.
@@ -37,6 +37,9 @@ MANY_LAYERS = 20
 #: How far numbers that are learned by their logarithms move where layers move by ρ of their size, and the largest ρ of
 #: theirs: what the distance of matrices is says nothing about theirs.
 LOGARITHMS, LOGARITHM_LIMIT = 12.0, 0.015
+#: How far orthogonalised layers move where others move by ρ. Their steps have root mean square 1, those of momentum are
+#: shorter where gradients of batches differ; and the least momentum, in the units of others, that is not shortened.
+ORTHOGONAL, FAINT = 0.6, 0.1
 #: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
 NEAR_ZERO = 0.1
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
@@ -49,6 +52,7 @@ _VECTORS = ("second", "peak", "units")
 """What an optimiser keeps of every layer: mean squares of gradients, the largest root of them so far, and c."""
 
 KINDS = ("dense", "entries", "logarithm")
+_DEFAULTS: dict[str, Any] = {"kind": "entries", "stacked": False, "layers": 0, "scale": 1.0, "matrix": False}
 _ALL: Any = "all parameters"  # a key of the state beside the parameters
 
 
@@ -82,10 +86,12 @@ class RelativeStep(torch.optim.Optimizer):
     dense layer with squared errors; elsewhere it is an estimate. Nothing is
     read by the host: no device waits in a step.
 
-    Dense layers that are much wider than the batch move along the orthogonal
-    factor of g_l, of root mean square 1, in place of ĝ_l, if the network puts out
-    many numbers: see `torchlift.sweeps.orthogonal`. It is made from what the layers
-    see, so it needs a module and centring.
+    Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
+    up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
+    by 0.6 ρ c_l, unless they hold more than half of all weights. Dense layers that are
+    much wider than the batch move along the orthogonal factor of g_l in place of ĝ_l,
+    if the network puts out many numbers; it is made from what the layers see, so it
+    needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
     A running average of the parameters is kept, which is better than the last
     ones while steps are long: `swap_average` exchanges both, once before and once
@@ -146,7 +152,7 @@ class RelativeStep(torch.optim.Optimizer):
         self._parts: list[_Part] | None = None
         self._places: dict[int, tuple[_Part, int]] = {}
         self._most = 0.5
-        super().__init__(groups, {"lr": float(lr), "kind": "entries", "stacked": False, "layers": 0, "scale": 1.0})
+        super().__init__(groups, _DEFAULTS | {"lr": float(lr)})
         self._centring = None if module is None or not centring else Centring(module)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -255,7 +261,9 @@ class RelativeStep(torch.optim.Optimizer):
         elif len(self.state[_ALL]["second"]) != rows:
             invalid_value("RelativeStep", "the parameters that it has begun with", "others", "Make a new optimiser.")
         elif "weights" in self.state[_ALL] or any(
-            self.state[entry.tensor]["origin"].shape != entry.some(entry.tensor).shape for entry in entries
+            self.state[entry.tensor]["origin"].shape != entry.some(entry.tensor).shape
+            or ("second" in self.state[entry.tensor]) != entry.scaled
+            for entry in entries
         ):
             hint = "It keeps other numbers now: begin anew from the parameters."
             invalid_value("RelativeStep state", "one of this version", "one of an earlier version", hint)
@@ -284,7 +292,7 @@ class RelativeStep(torch.optim.Optimizer):
             "origin": rows.clone(),
             "total": torch.zeros_like(rows),
         }
-        if entry.kind != "dense":
+        if entry.scaled:
             self.state[entry.tensor]["second"] = torch.zeros_like(entry.tensor, memory_format=torch.preserve_format)
 
     def _listen(self, parts: Sequence[_Part]) -> None:
@@ -337,7 +345,7 @@ class RelativeStep(torch.optim.Optimizer):
         scales = part.units.mul(1 - self.momentum).div_(roots)  # of a gradient in m, c m̂ but for the correction
         rates = own["rho"] * part.rates() / (1 - self.momentum ** own["count"])
         rows = part.by_layer(gradients)
-        if any(mean.factors for _, _, mean in part.centred):
+        if any(mean.factors for weight, _, mean in part.centred if weight not in part.orthogonal):
             rows = self._orthogonalise(part, list(rows), scales)
         if part.host:
             numbers = rates.tolist()  # one where it is the same for all
@@ -346,11 +354,38 @@ class RelativeStep(torch.optim.Optimizer):
             numbers = rates
             torch._foreach_mul_(part.row_momenta, self.momentum)
             torch._foreach_addcmul_(part.row_momenta, rows, _like(part.row_momenta, part.numbers(scales)))
-            steps = _like(part.row_momenta, part.numbers(rates))
-            torch._foreach_addcmul_(part.by_layer(part.tensors), part.row_momenta, steps, value=-1.0)
+            plain, momenta = part.plain, [part.row_momenta[i] for i in part.plain]
+            steps, tensors = _like(part.row_momenta, part.numbers(rates)), part.by_layer(part.tensors)
+            torch._foreach_addcmul_([tensors[i] for i in plain], momenta, [steps[i] for i in plain], value=-1.0)
+        directions = self._turn(part, part.units, own)
         for weight, bias, mean in part.centred:
-            rate: Any = numbers if rates.ndim == 0 else numbers[part.firsts[weight]]
-            mean.add_pull_(part.tensors[bias], part.momenta[weight], rate)
+            if weight in directions:
+                mean.add_pull_(part.tensors[bias], directions[weight], 1.0)
+            else:
+                rate: Any = numbers if rates.ndim == 0 else numbers[part.firsts[weight]]
+                mean.add_pull_(part.tensors[bias], part.momenta[weight], rate)
+
+    def _turn(self, part: _Part, least: Tensor, own: dict[str, Any]) -> dict[int, Tensor]:
+        """Move the parameters whose steps are orthogonalised; returns what was taken off, by their places.
+
+        Arguments:
+            part: whose momenta are up to date.
+            least: of every layer, the size of gradients below which steps shorten, as those of other layers do.
+            own: the optimiser's own state.
+        """
+        weights = part.orthogonal
+        if not weights:
+            return {}
+        places = [place for i in weights for place in part.places(i)]
+        momenta = [part.row_momenta[place] for place in places]
+        lengths = (part.units * (ORTHOGONAL * own["rho"] * part.rates()))[places]
+        sizes = torch.stack(torch._foreach_norm(momenta)).to(least) * part.inverse_counts[places].sqrt()
+        lengths = lengths * (sizes / (FAINT * least[places])).nan_to_num_(0.0).clamp_(max=1)
+        steps = torch._foreach_mul(orthogonal_directions(momenta), _like(momenta, list(lengths.unbind(0))))
+        torch._foreach_sub_(part.layers_of(weights, part.tensors), steps)
+        rows = iter(steps)
+        taken = {i: [next(rows) for _ in part.places(i)] for i in weights}
+        return {i: torch.stack(rows) if part.entries[i].stacked else rows[0] for i, rows in taken.items()}
 
     def _orthogonalise(self, part: _Part, rows: list[Tensor], scales: Tensor) -> list[Tensor]:
         """Gradients with msgn(g) in place of those whose factors are known, and their scales, of mean square 1 too.
@@ -360,7 +395,7 @@ class RelativeStep(torch.optim.Optimizer):
         known = {
             part.firsts[weight] + layer: factors
             for weight, _, mean in part.centred
-            if mean.factors
+            if mean.factors and weight not in part.orthogonal
             for layer, factors in mean.centred_factors().items()
         }
         # steps shorten where gradients are rounding errors, as those of other layers do
@@ -386,11 +421,18 @@ class RelativeStep(torch.optim.Optimizer):
         if part.logarithms is not None:
             rho = torch.where(part.logarithms, rho.clamp(max=LOGARITHM_LIMIT), rho)
         lengths = part.units * (rho * part.rates())
-        if roots is not None and count > 1:
-            floors = (part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1))
-            torch._foreach_maximum_(part.by_layer(part.seconds), part.numbers(floors))
-        rows = [part.by_layer(tensors) for tensors in (part.tensors, gradients, part.momenta, part.seconds)]
+        plain, seconds = part.plain, part.layers_of(part.scaled, part.seconds)
+        if roots is not None and count > 1 and plain:
+            floors = part.numbers((part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1)))
+            torch._foreach_maximum_(seconds, [floors[i] for i in plain])
+        rows = [part.by_layer(tensors) for tensors in (part.tensors, gradients, part.momenta)]
+        if part.orthogonal:
+            momenta, turned = ([tensors[i] for i in part.orthogonal] for tensors in (part.momenta, gradients))
+            torch._foreach_lerp_(momenta, turned, 1 - self.momentum)
+            self._turn(part, part.peak * FLOOR, own)
+        rows = [*([tensors[i] for i in plain] for tensors in rows), seconds]
         eps, numbers = _tiny(part.tensors[0]), part.numbers(lengths)
+        numbers = [numbers[i] for i in plain]
         if _fused_adam_serves(part.tensors[0]):
             steps = torch.full((), float(count), device=own["rho"].device)
             for places in _runs(numbers):
@@ -399,7 +441,7 @@ class RelativeStep(torch.optim.Optimizer):
                     x, g, m, q, [], [steps] * len(x), lr=numbers[places[0]], beta1=self.momentum, beta2=memory,
                     weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
                 )  # fmt: skip
-            torch.autograd.graph.increment_version((*part.tensors, *part.momenta, *part.seconds))  # which it forgets
+            torch.autograd.graph.increment_version((*part.tensors, *part.momenta, *seconds))  # which it forgets
         else:
             for x, g, m, q, length in zip(*rows, numbers, strict=True):
                 m.lerp_(g, 1 - self.momentum)
@@ -556,17 +598,20 @@ class _Entry:
         weight: the first parameter of its group, which it is measured by.
         group: its options.
         first: its first layer among all.
+        orthogonal: whether its steps are orthogonalised.
     """
 
     tensor: Tensor
     weight: Tensor
     group: dict[str, Any]
     first: int
+    orthogonal: bool
 
     def __post_init__(self) -> None:
         self.kind: str = self.group["kind"]
         self.stacked: bool = self.group["stacked"]
         self.layers: int = len(self.tensor) if self.stacked else 1
+        self.scaled = self.kind != "dense" and not self.orthogonal  # entry by entry, by its own q
         self.rows = slice(self.first, self.first + self.layers)
         sizes, weight = (each.shape[1:] if self.stacked else each.shape for each in (self.tensor, self.weight))
         #: Only every so many-th row is looked at for the distance; rows of a bias are those of its weights.
@@ -627,7 +672,10 @@ class _Part:
         self.tensors = [entry.tensor for entry in entries]
         states = [state[tensor] for tensor in self.tensors]
         self.momenta = [s["momentum"] for s in states]
-        self.seconds = [] if self.dense else [s["second"] for s in states]
+        self.orthogonal = [i for i, entry in enumerate(entries) if entry.orthogonal]
+        """Places of the parameters whose steps are orthogonalised."""
+        self.scaled = [i for i, entry in enumerate(entries) if entry.scaled]
+        self.seconds = {i: states[i]["second"] for i in self.scaled}
         rows = slice(entries[0].rows.start, entries[-1].rows.stop)
         self.second, self.peak, self.units = (own[name][rows] for name in _VECTORS)
         self.squares = self.second
@@ -635,19 +683,20 @@ class _Part:
         self.firsts = [entry.first - rows.start for entry in entries]
         self.layers = rows.stop - rows.start
         self.stacked = any(entry.stacked for entry in entries)
+        self._turned = {place for i in self.orthogonal for place in self.places(i)}
+        self.plain = [place for place in range(self.layers) if place not in self._turned]
+        """Places of the layers whose steps are not."""
         first = self.tensors[0]
         #: Whether the host may read numbers: it would wait for any other device.
         self.host = first.dtype == own["rho"].dtype and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
         sizes = [entry.tensor.numel() // entry.layers for entry in entries for _ in range(entry.layers)]
-        self._inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
+        self.inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
         kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
         self.logarithms = torch.tensor(kinds, device=own["rho"].device) if any(kinds) else None
         self._rates: tuple[list[float], Tensor | float] = ([], 1.0)
         self.row_momenta = self.by_layer(self.momenta)
         self.distance = _Distance(entries, states, self.dense)
-        small = [momentum.numel() <= SMALL for momentum in self.row_momenta]
-        self._small = [i for i, each in enumerate(small) if each]
-        self._large = [i for i, each in enumerate(small) if not each]
+        self._small = {i for i, momentum in enumerate(self.row_momenta) if momentum.numel() <= SMALL}
         self.centred: list[_Centred] = []
         """The layers that are centred in the current step."""
 
@@ -679,38 +728,57 @@ class _Part:
     def mean_squares(self, gradients: list[Tensor]) -> Tensor:
         """Of every layer."""
         norms = torch.stack(torch._foreach_norm(self.by_layer(gradients)))
-        return norms.to(self._inverse_counts).square_().mul_(self._inverse_counts)
+        return norms.to(self.inverse_counts).square_().mul_(self.inverse_counts)
+
+    def places(self, parameter: int) -> range:
+        """Of the layers of a parameter."""
+        return range(self.firsts[parameter], self.firsts[parameter] + self.entries[parameter].layers)
+
+    def layers_of(self, parameters: Sequence[int], tensors: Mapping[int, Tensor] | Sequence[Tensor]) -> list[Tensor]:
+        """One tensor per layer of these parameters."""
+        return [row for i in parameters for row in self.entries[i].by_layer(tensors[i])]
 
     def move_by_numbers(
-        self, gradients: list[Tensor], scales: list[float], rates: float | list[float], beta: float
+        self,
+        gradients: list[Tensor],
+        scales: list[float],
+        rates: float | list[float],
+        beta: float,
     ) -> None:
         """m ← βm + scale g, x ← x − rate m in one pass over memory, by torch's fused step of SGD.
 
-        Large layers one after the other, small ones in one call.
+        Large layers one after the other, small ones in one call; of orthogonalised ones only the momenta.
         """
         options = {"weight_decay": 0.0, "nesterov": False, "maximize": False, "is_first_step": False, "momentum": beta}
-        tensors, momenta, alone = self.by_layer(self.tensors), self.row_momenta, self._large
-        if isinstance(rates, list):
-            alone = range(len(tensors))
-        elif self._small:
-            chosen = self._small
+        tensors, momenta = self.by_layer(self.tensors), self.row_momenta
+        by_rate: dict[float, list[int]] = {}
+        for i in range(len(tensors)):
+            rate = 0.0 if i in self._turned else rates[i] if isinstance(rates, list) else rates
+            if i in self._small:
+                by_rate.setdefault(rate, []).append(i)
+            else:
+                torch._fused_sgd_(
+                    [tensors[i]], [gradients[i]], [momenta[i]], lr=rate, dampening=1 - scales[i], **options
+                )
+        for rate, chosen in by_rate.items():
             scaled = torch._foreach_mul([gradients[i] for i in chosen], [scales[i] for i in chosen])
             torch._fused_sgd_(
-                [tensors[i] for i in chosen], scaled, [momenta[i] for i in chosen], lr=rates, dampening=0.0, **options
+                [tensors[i] for i in chosen], scaled, [momenta[i] for i in chosen], lr=rate, dampening=0.0, **options
             )
-        for i in alone:
-            rate = rates[i] if isinstance(rates, list) else rates
-            torch._fused_sgd_([tensors[i]], [gradients[i]], [momenta[i]], lr=rate, dampening=1 - scales[i], **options)
         torch.autograd.graph.increment_version((*self.tensors, *self.momenta))  # which the fused step forgets
 
 
 def _entries(groups: Sequence[dict[str, Any]]) -> list[_Entry]:
     """All parameters, dense ones first, with their places among the layers."""
     entries: list[_Entry] = []
+    matrices = sum(group["params"][0].numel() for group in groups if group["matrix"])
     for group in sorted(groups, key=lambda group: group["kind"] != "dense"):
         for tensor in group["params"]:
             first = entries[-1].rows.stop if entries else 0
-            entries.append(_Entry(tensor, group["params"][0], group, first))
+            shape = tensor.shape[1:] if group["stacked"] else tensor.shape
+            matrix = group["matrix"] and tensor is group["params"][0]
+            orthogonal = matrix and is_narrow(shape, math.prod(shape) / max(matrices, 1))
+            entries.append(_Entry(tensor, group["params"][0], group, first, orthogonal))
     return entries
 
 
