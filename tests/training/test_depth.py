@@ -40,7 +40,10 @@ def chain() -> nn.Sequential:
 
 @pytest.mark.parametrize(("build", "right"), [(chain, 0.6), (Residual, 0.8)])
 def test_all_layers_of_a_deep_network_learn(build: type[nn.Module], right: float) -> None:
-    """Any quarter of the inner layers, set back to where training began, makes the loss far larger."""
+    """Any quarter of the inner layers, set back to where training began, makes the training loss far larger.
+
+    Not the loss of new digits: where a network has begun to overfit, setting layers back may even lower that.
+    """
     torch.manual_seed(0)
     digits, model = load_digits("train"), build()
     data = digits.images.flatten(1), digits.labels
@@ -49,14 +52,13 @@ def test_all_layers_of_a_deep_network_learn(build: type[nn.Module], right: float
     tl.train(model, data, steps=STEPS, batch_size=100, weights="keep")
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     test = load_digits("test")
-    images, labels = test.images.flatten(1), test.labels
 
     @torch.no_grad()
     def loss() -> float:
-        return float(cross_entropy(model(images), labels))
+        return float(cross_entropy(model(data[0]), data[1]))
 
     trained = loss()
-    assert float((model(images).argmax(1) == labels).float().mean()) > right
+    assert float((model(test.images.flatten(1)).argmax(1) == test.labels).float().mean()) > right
     inner = list(zip(layers, first, strict=True))
     inner = [pair for pair in inner if pair[0].weight.shape == (WIDTH, WIDTH)]
     quarter = len(inner) // 4
@@ -64,6 +66,6 @@ def test_all_layers_of_a_deep_network_learn(build: type[nn.Module], right: float
         kept = [copy.deepcopy(layer.state_dict()) for layer, _ in inner]
         for layer, before in inner[begin : begin + quarter]:
             layer.load_state_dict(before)
-        assert loss() > 1.1 * trained
+        assert loss() > 1.3 * trained
         for (layer, _), after in zip(inner, kept, strict=True):
             layer.load_state_dict(after)
