@@ -109,8 +109,8 @@ def orthogonal_directions(momenta: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _quick_dtype(tensor: Tensor) -> torch.dtype:
-    """bfloat16 in place of single precision where the device computes with it: the iteration corrects itself."""
-    if tensor.dtype != torch.float32 or min(tensor.shape[-2:]) < 32:
+    """bfloat16 in place of single precision where that is faster: the iteration corrects itself."""
+    if tensor.dtype != torch.float32 or min(tensor.shape[-2:]) < 64:
         return tensor.dtype
     if tensor.device.type == "cpu":
         known = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # not public

@@ -376,12 +376,13 @@ class RelativeStep(torch.optim.Optimizer):
         weights = part.orthogonal
         if not weights:
             return {}
-        places = [place for i in weights for place in part.places(i)]
-        momenta = [part.row_momenta[place] for place in places]
-        lengths = (part.units * (ORTHOGONAL * own["rho"] * part.rates()))[places]
-        sizes = torch.stack(torch._foreach_norm(momenta)).to(least) * part.inverse_counts[places].sqrt()
-        lengths = lengths * (sizes / (FAINT * least[places])).nan_to_num_(0.0).clamp_(max=1)
-        steps = torch._foreach_mul(orthogonal_directions(momenta), _like(momenta, list(lengths.unbind(0))))
+        momenta = part.layers_of(weights, part.momenta)
+        rates = own["rho"] * part.rates() * ORTHOGONAL
+        sizes = torch.stack(torch._foreach_norm(momenta)).to(rates).mul_(part.turned_scales)
+        sizes = (sizes / least[part.turned].clamp_(min=_tiny(least))).clamp_(max=1)
+        lengths = part.units[part.turned] * sizes * (rates if rates.ndim == 0 else rates[part.turned])
+        numbers = part.numbers(lengths) if part.host else _like(momenta, lengths.unbind(0))
+        steps = torch._foreach_mul(orthogonal_directions(momenta), numbers)
         torch._foreach_sub_(part.layers_of(weights, part.tensors), steps)
         rows = iter(steps)
         taken = {i: [next(rows) for _ in part.places(i)] for i in weights}
@@ -683,7 +684,8 @@ class _Part:
         self.firsts = [entry.first - rows.start for entry in entries]
         self.layers = rows.stop - rows.start
         self.stacked = any(entry.stacked for entry in entries)
-        self._turned = {place for i in self.orthogonal for place in self.places(i)}
+        turned = [place for i in self.orthogonal for place in self.places(i)]
+        self._turned = set(turned)
         self.plain = [place for place in range(self.layers) if place not in self._turned]
         """Places of the layers whose steps are not."""
         first = self.tensors[0]
@@ -691,6 +693,9 @@ class _Part:
         self.host = first.dtype == own["rho"].dtype and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
         sizes = [entry.tensor.numel() // entry.layers for entry in entries for _ in range(entry.layers)]
         self.inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
+        self.turned = torch.tensor(turned, dtype=torch.int64, device=own["rho"].device)
+        self.turned_scales = self.inverse_counts[self.turned].sqrt_().div_(FAINT)
+        """From norms of momenta to root mean squares, in units below which steps shorten."""
         kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
         self.logarithms = torch.tensor(kinds, device=own["rho"].device) if any(kinds) else None
         self._rates: tuple[list[float], Tensor | float] = ([], 1.0)
