@@ -28,6 +28,7 @@ from torchlift.training import (
     TrainStep,
     Work,
 )
+from torchlift.training.gradient_step import LossWatch
 
 Y, X = (torch.rand(60, size, generator=torch.Generator().manual_seed(size)) for size in (5, 3))
 
@@ -266,3 +267,24 @@ def test_a_method_of_ones_own_is_one_class() -> None:
     result = tl.train(dense(), (Y, X), solver=SignDescent(), epochs=20, progress=False)
     assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
     assert "SignDescent" in result.history[0]["phase"]
+
+
+def test_what_was_learned_and_lost_again_counts_as_exploded() -> None:
+    """Although the loss is far below that of a constant answer, as in denoisers that hand their input on."""
+    watch = LossWatch()
+    watch.begin(15.0, 240.0)
+    assert not any(watch.exploded(loss) for loss in (15.0, 8.0, 4.0, *[2.0] * 40, 30.0, *[2.0] * 20))  # one bad batch
+    assert not watch.allows(30.0) and watch.allows(10.0)
+    resumed = LossWatch()
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed == watch
+    assert any(watch.exploded(60.0) for _ in range(10))
+    fitted = LossWatch()
+    fitted.begin(2.3, 2.3)
+    assert not any(fitted.exploded(loss) for loss in (*[1e-4] * 50, *[0.3] * 50))  # from almost nothing to little
+
+
+def test_losses_count_from_the_first() -> None:
+    watch = LossWatch()
+    watch.begin(1.0, float("nan"))
+    assert not any(watch.exploded(1.0) for _ in range(30)) and any(watch.exploded(50.0) for _ in range(9))

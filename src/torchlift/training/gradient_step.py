@@ -49,6 +49,9 @@ FITTED = 0.9
 #: Steps were too long where losses of late are so many times those of the start and of the best constant answer; the
 #: weight of the past among them; no loss counts for more than so many times that: a few are needed.
 EXPLODED, RECENT, OUTLIER = 3.0, 0.9, 2.0
+#: And where what was learned is lost again: losses of late are so many times the least of them, and at least this part
+#: of that of the start and of the best constant answer.
+LOST, UNLEARNED = 10.0, 0.3
 
 
 @dataclass
@@ -57,35 +60,55 @@ class LossWatch:
 
     Arguments:
         ceiling: the loss beyond which steps were too long; 0 where none is known.
-        recent: the mean loss of late.
+        learned: the loss from which on something was learned.
+        recent: the sum of losses of late, with weights that fall.
+        count: losses since the watch began, or began anew.
+        least: the least mean of late.
     """
 
     ceiling: float = 0.0
+    learned: float = 0.0
     recent: float = 0.0
+    count: int = 0
+    least: float = math.inf
 
     def begin(self, loss: float, constant: float) -> None:
         """Take the first loss, and that of the best constant answer (not a number where nobody knows it)."""
         self.ceiling = EXPLODED * max(loss, constant)
+        self.learned = UNLEARNED * min(loss, constant)
+
+    @property
+    def limit(self) -> float:
+        """The loss beyond which steps were too long, by now."""
+        return min(self.ceiling, max(LOST * self.least, self.learned)) if self.learned > 0 else self.ceiling
 
     def allows(self, loss: float) -> bool:
         """Whether parameters with this loss may take part in an average."""
-        return not 0 < self.ceiling < loss
+        return not 0 < self.limit < loss
 
     def exploded(self, loss: float) -> bool:
         """Whether losses up to this one, which is noted, say that steps were too long; then the watch begins anew."""
         if self.ceiling == 0:
             return False
-        self.recent = RECENT * self.recent + (1 - RECENT) * min(loss, OUTLIER * self.ceiling)
-        if self.recent <= self.ceiling:
-            return False
-        self.recent = 0.0
-        return True
+        self.recent = RECENT * self.recent + (1 - RECENT) * min(loss, OUTLIER * self.limit)
+        self.count += 1
+        if self.recent > self.limit:
+            self.recent, self.count = 0.0, 0
+            return True
+        if self.count > 1 / (1 - RECENT):
+            self.least = min(self.least, self.recent / (1 - RECENT**self.count))
+        return False
 
     def state_dict(self) -> dict[str, Number]:
-        return {"recent": self.recent, "ceiling": self.ceiling}
+        return {"recent": self.recent, "ceiling": self.ceiling, "learned": self.learned, "noted": self.count,
+                "least": None if math.isinf(self.least) else self.least}  # fmt: skip
 
     def load_state_dict(self, numbers: dict[str, Number]) -> None:
-        self.recent, self.ceiling = (float(numbers.get(name) or 0.0) for name in ("recent", "ceiling"))
+        self.recent, self.ceiling, self.learned = (
+            float(numbers.get(name) or 0.0) for name in ("recent", "ceiling", "learned")
+        )
+        self.count, least = int(numbers.get("noted") or 0), numbers.get("least")
+        self.least = math.inf if least is None else float(least)
 
 
 _FORMS = (DenseForm, ModuleChain, type(None))
