@@ -40,7 +40,7 @@ LOGARITHMS, LOGARITHM_LIMIT = 12.0, 0.015
 #: How far orthogonalised layers move where others move by ρ. Their steps have root mean square 1, those of momentum are
 #: shorter where gradients of batches differ; the least momentum, in the units of others, that is not shortened; and the
 #: largest ρ of theirs: steps in all directions leave none in which the network can recover.
-ORTHOGONAL, FAINT, ORTHOGONAL_LIMIT = 0.6, 0.1, 0.05
+ORTHOGONAL, FAINT, ORTHOGONAL_LIMIT = 0.6, 0.1, 0.1
 #: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
 NEAR_ZERO = 0.1
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
@@ -89,7 +89,7 @@ class RelativeStep(torch.optim.Optimizer):
 
     Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
-    by 0.6 ρ c_l with ρ = 0.05 at most, unless they hold more than half of all weights.
+    by 0.6 ρ c_l with ρ = 0.1 at most, unless they hold more than half of all weights.
     Dense layers that are much wider than the batch move along the orthogonal factor of
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
