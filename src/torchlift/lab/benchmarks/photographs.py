@@ -45,7 +45,7 @@ class Residual(nn.Module):
     A block adds two convolutions to its input. The fine one comes before and after the coarse one, which works twice on
     half the resolution and so reaches 15 pixels to either side. Each of the four times only a quarter is added: weights
     that are used again and again move the output more than others, and at full size training by `train` broke down
-    after 16,000 steps. Convolutions are computed in bfloat16, which takes 0.6 of the time of single precision on
+    after some 16,000 steps. Convolutions are computed in bfloat16, which takes 0.6 of the time of single precision on
     processors that have it.
     """
 
