@@ -19,7 +19,7 @@ def test_a_moment_of_each_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(photographs, "TIMED", 1)
-    monkeypatch.setattr(photographs, "build", lambda row, seed: photographs.Residual(4, 3))
+    monkeypatch.setattr(photographs, "build", lambda row, seed: photographs.Residual(4))
     monkeypatch.setitem(photographs.BASELINES, "Muon", (photographs.BASELINES["Muon"][0], (1e-3,)))
     images = np.random.default_rng(0).integers(0, 256, (44, 57, 60), dtype=np.uint8)
     np.savez(tmp_path / "train.npz", images=images)
