@@ -39,7 +39,7 @@ MANY_LAYERS = 20
 LOGARITHMS, LOGARITHM_LIMIT = 12.0, 0.015
 #: How far orthogonalised layers move where others move by ρ. Their steps have root mean square 1, those of momentum are
 #: shorter where gradients of batches differ; the least momentum, in the units of others, that is not shortened; and the
-#: largest ρ of theirs: steps in all directions leave none in which the network can recover.
+#: largest ρ of theirs, beside half of that of others: steps in all directions leave none in which to recover.
 ORTHOGONAL, FAINT, ORTHOGONAL_LIMIT = 0.6, 0.1, 0.1
 #: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
 NEAR_ZERO = 0.1
@@ -89,7 +89,8 @@ class RelativeStep(torch.optim.Optimizer):
 
     Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
-    by 0.6 ρ c_l with ρ = 0.1 at most, unless they hold more than half of all weights.
+    by 0.6 ρ c_l with ρ at most 0.1 and half its limit, unless they hold more than half of
+    all weights.
     Dense layers that are much wider than the batch move along the orthogonal factor of
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
@@ -378,7 +379,7 @@ class RelativeStep(torch.optim.Optimizer):
         if not weights:
             return {}
         momenta = part.layers_of(weights, part.momenta)
-        rates = own["rho"].clamp(max=ORTHOGONAL_LIMIT) * part.rates() * ORTHOGONAL
+        rates = own["rho"].clamp(max=min(ORTHOGONAL_LIMIT, 0.5 * self._most)) * part.rates() * ORTHOGONAL
         sizes = torch.stack(torch._foreach_norm(momenta)).to(rates).mul_(part.turned_scales)
         sizes = (sizes / least[part.turned].clamp_(min=_tiny(least))).clamp_(max=1)
         lengths = part.units[part.turned] * sizes * (rates if rates.ndim == 0 else rates[part.turned])
@@ -454,8 +455,13 @@ class RelativeStep(torch.optim.Optimizer):
             part.tensors[bias].sub_(mean.pull(part.tensors[weight]) - pull)
 
     def _update_average(self, parts: Sequence[_Part], count: int) -> None:
-        """Every few steps; over the last share of the steps at first, so that the start is forgotten."""
-        weight = max(1 - self.average**AVERAGE_EVERY, 1 / (1 + AVERAGED * count / AVERAGE_EVERY))
+        """Every few steps; over the last share of the steps at first, so that the start is forgotten.
+
+        After a retreat it goes on slowly: it is what the next retreat would lead to.
+        """
+        weight = 1 - self.average**AVERAGE_EVERY
+        if self.state[_ALL]["retreats"] == 0:
+            weight = max(weight, 1 / (1 + AVERAGED * count / AVERAGE_EVERY))
         for part in parts:
             states = [self.state[tensor] for tensor in part.tensors]
             if any("average" not in state for state in states):
