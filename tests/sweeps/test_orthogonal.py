@@ -276,3 +276,25 @@ def test_hooks_go_with_the_optimiser() -> None:
     backward(module)
     del optimiser
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def test_goes_on_as_before_from_a_state_of_an_earlier_version() -> None:
+    """Which had no key for matrices: no step is orthogonalised then."""
+    module = plain()
+    groups = [{**group, "matrix": False} for group in tl.sweeps.parameter_groups(module)]
+    optimiser = RelativeStep(groups)
+    backward(module)
+    optimiser.step()
+    saved = copy.deepcopy(optimiser.state_dict())
+    for group in saved["param_groups"]:
+        del group["matrix"]
+    again, twin = plain(), plain()
+    for copied in (again, twin):
+        copied.load_state_dict(module.state_dict())
+    resumed, same = RelativeStep(again, centring=False), RelativeStep(list(tl.sweeps.parameter_groups(twin)))
+    resumed.load_state_dict(saved)
+    same.load_state_dict({**copy.deepcopy(saved), "param_groups": optimiser.state_dict()["param_groups"]})
+    for copied, stepped in ((again, resumed), (twin, same)):
+        backward(copied)
+        stepped.step()
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), twin.parameters(), strict=True))

@@ -240,6 +240,8 @@ class RelativeStep(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group.setdefault("matrix", False)  # which earlier versions did not know
         self._parts = None
 
     # -- a step in parts ----------------------------------------------------------------------------------------------
