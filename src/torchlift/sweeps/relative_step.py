@@ -90,8 +90,7 @@ class RelativeStep(torch.optim.Optimizer):
     Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
     by 0.6 ρ c_l with ρ at most 0.1 and half its limit, unless they hold more than half of
-    all weights.
-    Dense layers that are much wider than the batch move along the orthogonal factor of
+    all weights. Dense layers that are much wider than the batch move along the orthogonal factor of
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
@@ -430,12 +429,12 @@ class RelativeStep(torch.optim.Optimizer):
         if roots is not None and count > 1 and plain:
             floors = part.numbers((part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1)))
             torch._foreach_maximum_(seconds, [floors[i] for i in plain])
-        rows = [part.by_layer(tensors) for tensors in (part.tensors, gradients, part.momenta)]
         if part.orthogonal:
             momenta, turned = ([tensors[i] for i in part.orthogonal] for tensors in (part.momenta, gradients))
             torch._foreach_lerp_(momenta, turned, 1 - self.momentum)
             self._turn(part, part.peak * FLOOR, own)
-        rows = [*([tensors[i] for i in plain] for tensors in rows), seconds]
+        by_layer = [part.by_layer(tensors) for tensors in (part.tensors, gradients, part.momenta)]
+        rows = [*([tensors[i] for i in plain] for tensors in by_layer), seconds]
         eps, numbers = _tiny(part.tensors[0]), part.numbers(lengths)
         numbers = [numbers[i] for i in plain]
         if _fused_adam_serves(part.tensors[0]):
@@ -701,9 +700,9 @@ class _Part:
         #: Whether the host may read numbers: it would wait for any other device.
         self.host = first.dtype == own["rho"].dtype and first.device.type == "cpu" and hasattr(torch, "_fused_sgd_")
         sizes = [entry.tensor.numel() // entry.layers for entry in entries for _ in range(entry.layers)]
-        self.inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
+        self._inverse_counts = own["rho"].new_tensor([1 / max(size, 1) for size in sizes])
         self.turned = torch.tensor(turned, dtype=torch.int64, device=own["rho"].device)
-        self.turned_scales = self.inverse_counts[self.turned].sqrt_().div_(FAINT)
+        self.turned_scales = self._inverse_counts[self.turned].sqrt_().div_(FAINT)
         """From norms of momenta to root mean squares, in units below which steps shorten."""
         kinds = [entry.kind == "logarithm" for entry in entries for _ in range(entry.layers)]
         self.logarithms = torch.tensor(kinds, device=own["rho"].device) if any(kinds) else None
@@ -742,7 +741,7 @@ class _Part:
     def mean_squares(self, gradients: list[Tensor]) -> Tensor:
         """Of every layer."""
         norms = torch.stack(torch._foreach_norm(self.by_layer(gradients)))
-        return norms.to(self.inverse_counts).square_().mul_(self.inverse_counts)
+        return norms.to(self._inverse_counts).square_().mul_(self._inverse_counts)
 
     def places(self, parameter: int) -> range:
         """Of the layers of a parameter."""
