@@ -87,7 +87,7 @@ assert TINY or accuracy(swept) > 80 > 20 > accuracy(plain)
 
 # %% [markdown]
 # Dark is dead. Of the seeds 0 to 15 of the weights, sweeps brought all to life (81 to
-# 89 %). Of five such layers, where the signal is lost altogether, fifteen came above
+# 89 %). Of five such layers, where the signal is lost altogether, fourteen came above
 # 50 %. `tl.train` looks for dead layers and changes the start. A start in which every
 # layer answers helps back-propagation too ([A start for Adam](starts.md)).
 
