@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import torchlift as tl
 from torchlift.operators import Dense
 from torchlift.sweeps import Centring, RelativeStep, parameter_groups
+from torchlift.sweeps.parameter_groups import CHANNELS
 
 
 def randn(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -103,7 +104,7 @@ def test_entries_take_steps_of_adam() -> None:
     assert optimiser.relative_size == pytest.approx(0.03)
     rates = [
         {"params": [plain[0].weight, plain[0].bias], "lr": 0.03 * kernel},
-        {"params": plain[3].parameters(), "lr": 0.03},
+        {"params": plain[3].parameters(), "lr": 0.03 * CHANNELS},
     ]
     adam = torch.optim.Adam(rates, betas=(0.9, 0.99 ** (1 / 8)), eps=1e-150)
     dense = RelativeStep(plain[4], centring=False, limit=0.06)
@@ -128,6 +129,12 @@ def test_entries_take_steps_of_adam() -> None:
 def test_linear_layers_of_networks_of_tokens_go_by_entries(module: nn.Module, kind: str) -> None:
     linear = [group for group in parameter_groups(module) if group.get("layers")]
     assert linear and {group["kind"] for group in linear} == {kind}
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)])
+def test_gains_and_shifts_of_channels_move_by_a_smaller_share(norm: nn.Module) -> None:
+    groups = parameter_groups(nn.Sequential(nn.Linear(4, 8), norm, nn.Linear(8, 2)))
+    assert [group.get("scale", 1.0) for group in groups] == [1.0, CHANNELS, 1.0]
 
 
 def test_size_of_the_loss_does_not_matter() -> None:

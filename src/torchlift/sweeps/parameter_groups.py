@@ -18,6 +18,12 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 #: Modules by which networks of tokens are known. Gradients of their layers differ much in size from row to row, and
 #: one number per layer leaves most rows behind: small transformers read 5 of 100 digits more with one per entry.
 TOKENS = (nn.MultiheadAttention, nn.LayerNorm, nn.RMSNorm)
+#: Modules whose weights and biases scale and shift whole channels.
+NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+#: How far gains and shifts of channels move where weights move by 1: one of them changes as much of the output as all
+#: weights of its channel. At 1, three convolutions on CIFAR-10 lose 1.5 points in 500 steps, normalised transformers 1
+#: to 5.
+CHANNELS = 0.1
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Bilinear)
 
 
@@ -66,8 +72,8 @@ def _groups(module: nn.Module, linear: str) -> Iterator[Group]:
         yield {"params": own, "kind": "entries", "layers": 1, "matrix": getattr(module, "groups", 0) == 1}
     elif isinstance(module, nn.MultiheadAttention):
         yield from _attention(module, linear)
-    elif len(own) == 2 and own[0].shape == own[1].shape:  # weight and bias of a normalisation
-        yield {"params": own, "kind": "entries"}
+    elif isinstance(module, NORMALISATIONS) or (len(own) == 2 and own[0].shape == own[1].shape):
+        yield {"params": own, "kind": "entries", "scale": CHANNELS}
     else:
         yield from ({"params": [parameter], "kind": "entries"} for parameter in own)
     for child in module.children():
