@@ -97,8 +97,27 @@ def test_first_step_of_filters_is_along_their_centred_gradient() -> None:
     assert layer.weight.grad is not None and layer.bias is not None and layer.bias.grad is not None
     centred = layer.weight.grad - layer.bias.grad[:, None, None, None] * means[:, None, None]
     optimiser.step()
-    moved = (before - layer.weight.detach()) / (0.6 * 0.03 * before.square().mean().sqrt())
+    share = 0.6 * 0.03
+    moved = (before * (1 - share**2 / 8) - layer.weight.detach()) / (share * before.square().mean().sqrt())
     assert torch.allclose(moved, orthogonal_directions([centred])[0], atol=1e-9)
+
+
+def test_orthogonalised_layers_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps along noise end where what they add to the mean square is what shrinking takes off."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
+    optimiser = RelativeStep(module, start=0.1, momentum=0.0, average=0.0)
+    monkeypatch.setattr("torchlift.sweeps.relative_step.LONGER", 0.0)  # ρ stays where it is
+    sizes = [float(layer.weight.detach().square().mean().sqrt()) for layer in module]  # type: ignore[union-attr]
+    growth = []
+    for count in range(3000):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimiser.step()
+        if count >= 2000:
+            pairs = zip(module.parameters(), sizes, strict=True)
+            growth += [float(p.detach().square().mean().sqrt()) / size for p, size in pairs]
+    assert sum(growth) / len(growth) == pytest.approx(2, rel=0.1)
 
 
 def test_filters_of_groups_are_left_alone() -> None:

@@ -137,6 +137,12 @@ def test_gains_and_shifts_of_channels_move_by_a_smaller_share(norm: nn.Module) -
     assert [group.get("scale", 1.0) for group in groups] == [1.0, CHANNELS, 1.0]
 
 
+def test_steps_without_momentum() -> None:
+    """As those with hardly any."""
+    one, other = (steps(m, DATA, 20, RelativeStep(m, momentum=β)) for m, β in ((network(), 0.0), (network(), 1e-12)))
+    assert close(one, other, 1e-9)
+
+
 def test_size_of_the_loss_does_not_matter() -> None:
     one, other = (steps(m, DATA, 20, RelativeStep(m), scale) for m, scale in ((network(), 1.0), (network(), 1e6)))
     assert close(one, other, 1e-9)

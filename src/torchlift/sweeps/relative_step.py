@@ -41,8 +41,8 @@ LOGARITHMS, LOGARITHM_LIMIT = 12.0, 0.015
 #: shorter where gradients of batches differ; the least momentum, in the units of others, that is not shortened; and the
 #: largest ρ of theirs, beside half of that of others: steps in all directions leave none in which to recover.
 ORTHOGONAL, FAINT, ORTHOGONAL_LIMIT = 0.6, 0.1, 0.1
-#: How many times their starting size orthogonalised layers can reach by steps in directions at random, whose length does
-#: not fall with the gradient: without a bound filters grew fivefold in 8,000 steps.
+#: Where steps in independent directions would end, in units of the starting size: their length does not fall with the
+#: gradient, so that orthogonalised layers would grow as the root of the number of steps.
 GROWTH = 2.0
 #: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
 NEAR_ZERO = 0.1
@@ -94,7 +94,9 @@ class RelativeStep(torch.optim.Optimizer):
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
     by δ c_l, δ = 0.6 ρ with ρ at most 0.1 and half its limit, unless they hold more than half of
     all weights. They shrink by δ²/8 in every step: steps in independent directions, which add
-    δ² c² to the mean square, then end at 2 c. Dense layers that are much wider than the batch move along the orthogonal factor of
+    δ² c² to the mean square, then end at 2 c.
+
+    Dense layers that are much wider than the batch move along the orthogonal factor of
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
@@ -776,7 +778,9 @@ class _Part:
         by_rate: dict[float, list[int]] = {}
         for i in range(len(tensors)):
             rate = 0.0 if i in self._turned else rates[i] if isinstance(rates, list) else rates
-            if i in self._small:
+            if beta == 0:  # the fused step would take no momenta
+                tensors[i].sub_(torch.mul(gradients[i], scales[i], out=momenta[i]), alpha=rate)
+            elif i in self._small:
                 by_rate.setdefault(rate, []).append(i)
             else:
                 torch._fused_sgd_(
