@@ -94,18 +94,24 @@ def orthogonal_directions(momenta: Sequence[Tensor]) -> list[Tensor]:
     shapes = [momentum.shape for momentum in momenta]
     for shape in dict.fromkeys(shapes):
         places = [place for place, other in enumerate(shapes) if other == shape]
-        stack = torch.stack([momenta[place].flatten(1) for place in places])
-        upright = stack.shape[1] > stack.shape[2]
-        y = stack.mT if upright else stack
-        least = torch.finfo(y.dtype).tiny ** 0.5
-        y = (y / torch.linalg.matrix_norm(y, keepdim=True).clamp(min=least)).to(_quick_dtype(y))
+        alone = len(places) == 1  # products of single matrices cost less than those of a stack of one
+        y = momenta[places[0]].flatten(1) if alone else torch.stack([momenta[place].flatten(1) for place in places])
+        upright, dtype, size = y.shape[-2] > y.shape[-1], y.dtype, math.sqrt(y.shape[-2] * y.shape[-1])
+        least, product = torch.finfo(dtype).tiny ** 0.5, torch.addmm if alone else torch.baddbmm
+        y = (y / _norms(y).clamp_(min=least)).to(_quick_dtype(y))
+        y = y.mT if upright else y
         for a, b, c in _QUICK[:ITERATIONS]:
             gram = y @ y.mT
-            y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
-        y = (y.mT if upright else y).to(stack.dtype)
-        y = y / y.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=least)
-        directions.update(zip(places, y.reshape(len(places), *shape).unbind(0), strict=True))
-    return [directions[place] for place in range(len(shapes))]
+            y = product(y, product(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+        y = (y.mT if upright else y).to(dtype)
+        y = y * (size / _norms(y).clamp_(min=size * least))
+        directions.update(zip(places, (y,) if alone else y.unbind(0), strict=True))
+    return [directions[place].reshape(shape) for place, shape in enumerate(shapes)]
+
+
+def _norms(matrices: Tensor) -> Tensor:
+    """Of each, (…, 1, 1)."""
+    return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
 
 
 def _quick_dtype(tensor: Tensor) -> torch.dtype:
