@@ -239,6 +239,25 @@ def test_a_retreat_begins_anew_from_the_average_with_half_the_sizes(build: Calla
     assert close(steps(resumed, data, 20, saved), steps(module, data, 20, optimiser), 0)
 
 
+def test_a_retreat_leads_to_the_average_that_was_kept() -> None:
+    module = network()
+    optimiser = RelativeStep(module)
+    steps(module, DATA, 10, optimiser)
+    optimiser.keep_average()
+    optimiser.swap_average()
+    kept = [parameter.detach().clone() for parameter in module.parameters()]
+    optimiser.swap_average()
+    steps(module, DATA, 30, optimiser)
+    (resumed := network()).load_state_dict(module.state_dict())
+    saved = RelativeStep(resumed)
+    saved.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    for each, rule in ((module, optimiser), (resumed, saved)):  # what was kept is saved
+        rule.retreat()
+        assert close(each.parameters(), kept, 0)
+        rule.swap_average()  # which forgets what came after it, too
+        assert close(each.parameters(), kept, 0)
+
+
 # -- what parameters are ----------------------------------------------------------------------------------------------
 
 

@@ -284,6 +284,28 @@ def test_what_was_learned_and_lost_again_counts_as_exploded() -> None:
     assert not any(fitted.exploded(loss) for loss in (*[1e-4] * 50, *[0.3] * 50))  # from almost nothing to little
 
 
+def test_a_run_that_breaks_down_goes_on_from_where_it_was_good() -> None:
+    """Not from the average of the steps in which it broke down, which is as bad as they are."""
+    step, network = begin("sweeps, any module")
+    losses = [step.step() for _ in range(210)]
+    good = sum(losses[-10:]) / 10
+    optimiser = step.optimiser  # type: ignore[attr-defined]
+    while optimiser.state["all parameters"]["retreats"] == 0:
+        with torch.no_grad():
+            for parameter in network.parameters():  # little by little, so that the average follows
+                parameter.mul_(1.05)
+        losses.append(step.step())
+    assert max(losses[210:]) > 2 * losses[0] and step.step() < 2 * good
+
+
+def test_averages_are_kept_near_the_least_loss_only() -> None:
+    watch = LossWatch()
+    assert not watch.near_least
+    watch.begin(15.0, 240.0)
+    assert not any(watch.exploded(loss) for loss in (15.0, 8.0, *[2.0] * 40)) and watch.near_least
+    assert not any(watch.exploded(5.0) for _ in range(20)) and not watch.near_least
+
+
 def test_losses_count_from_the_first() -> None:
     watch = LossWatch()
     watch.begin(1.0, float("nan"))

@@ -213,16 +213,28 @@ class RelativeStep(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def retreat(self) -> None:
-        """Begin anew from the average, the first and the largest ρ halved: after steps that were too long.
+    def keep_average(self) -> None:
+        """Keep a copy of the average: the fallback of retreats from now on."""
+        for part in self._parts or ():
+            for state in (self.state[tensor] for tensor in part.tensors):
+                if "fallback" in state:
+                    state["fallback"].copy_(state["average"])
+                elif "average" in state:
+                    state["fallback"] = state["average"].clone()
 
-        What long steps led to is forgotten: momentum, sizes of gradients and the estimate of the distance.
+    @torch.no_grad()
+    def retreat(self) -> None:
+        """Begin anew from the average that was kept last, or else the present one: after steps that were too long.
+
+        The first and the largest ρ are halved. What long steps led to is forgotten: momentum, sizes of gradients and
+        the estimate of the distance.
         """
         parts, own = self._parts or self._arrange(), self.state[_ALL]
         for part in parts:
             for entry in part.entries:
                 state = self.state[entry.tensor]
-                entry.tensor.copy_(state.get("average", entry.tensor))
+                average = state.get("average", entry.tensor)
+                entry.tensor.copy_(average.copy_(state.get("fallback", average)))
                 state["origin"].copy_(entry.some(entry.tensor))
                 for name in ("momentum", "total", "second"):
                     if name in state:

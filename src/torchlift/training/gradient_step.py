@@ -52,6 +52,8 @@ EXPLODED, RECENT, OUTLIER = 3.0, 0.9, 2.0
 #: And where what was learned is lost again: losses of late are so many times the least of them, and at least this part
 #: of that of the start and of the best constant answer.
 LOST, UNLEARNED = 10.0, 0.3
+#: The average is kept for a retreat where losses of late are at most so many times the least of them; how often it is.
+NEAR_LEAST, KEEP_EVERY = 1.2, 100
 
 
 @dataclass
@@ -86,6 +88,15 @@ class LossWatch:
         """Whether parameters with this loss may take part in an average."""
         return not 0 < self.limit < loss
 
+    @property
+    def near_least(self) -> bool:
+        """Whether losses of late are about as small as they have ever been."""
+        return math.isfinite(self.least) and self._mean() <= NEAR_LEAST * self.least
+
+    def _mean(self) -> float:
+        """Of losses of late."""
+        return self.recent / (1 - RECENT**self.count) if self.count else math.inf
+
     def exploded(self, loss: float) -> bool:
         """Whether losses up to this one, which is noted, say that steps were too long; then the watch begins anew."""
         if self.ceiling == 0:
@@ -96,7 +107,7 @@ class LossWatch:
             self.recent, self.count = 0.0, 0
             return True
         if self.count > 1 / (1 - RECENT):
-            self.least = min(self.least, self.recent / (1 - RECENT**self.count))
+            self.least = min(self.least, self._mean())
         return False
 
     def state_dict(self) -> dict[str, Number]:
@@ -378,6 +389,8 @@ class GradientStep(TrainStep):
         self._count += 1
         if self._watch.exploded(values[0]):
             self.retreat()
+        elif self._count % KEEP_EVERY == 0 and self._watch.near_least and isinstance(self.optimiser, RelativeStep):
+            self.optimiser.keep_average()
         return values[0]
 
     def watch(self, loss: float, constant: float) -> None:
