@@ -63,13 +63,25 @@ def check_positive(where: str, value: object) -> float:
     return number
 
 
-def check_number(where: str, value: object) -> float:
-    """A finite real number (not a bool)."""
+def check_number(where: str, value: object, minimum: float = -math.inf) -> float:
+    """A finite real number (not a bool) >= minimum."""
     if isinstance(value, bool) or not isinstance(value, Real):
         invalid_type(where, "a real number", value)
     number = float(value)
     if not math.isfinite(number):
         invalid_value(where, "a finite number", value)
+    if number < minimum:
+        invalid_value(where, f"a number >= {minimum:g}", value)
+    return number
+
+
+def check_interval(where: str, value: object, interval: str, hint: str = "") -> float:
+    """A number in an interval such as "[0, 1)", where a round bracket leaves the end out."""
+    number = check_number(where, value)
+    low, high = map(float, interval[1:-1].split(","))
+    left_out = (number == low and interval[0] == "(") or (number == high and interval[-1] == ")")
+    if not low <= number <= high or left_out:
+        invalid_value(where, f"a number in {interval}", value, hint)
     return number
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import reduce
 from numbers import Real
 from typing import ClassVar
 
@@ -244,10 +245,7 @@ class Split:
         """Σ A_iᵀ p_i, shaped like x."""
         if not duals:
             return torch.zeros_like(x)
-        total = self.terms[0].back(duals[0])
-        for term, p in zip(self.terms[1:], duals[1:], strict=True):
-            total = total + term.back(p)
-        return total
+        return reduce(torch.add, [term.back(p) for term, p in zip(self.terms, duals, strict=True)])
 
     def value(self, x: Tensor, products: tuple[Tensor, ...]) -> Tensor:
         """R(x), given its products A_i x: (B,)."""
@@ -279,8 +277,7 @@ class Multiple(Prior):
     factor: float
 
     def __post_init__(self) -> None:
-        if check_number("multiple of a prior", self.factor) < 0:
-            invalid_value("multiple of a prior", "a number >= 0", self.factor)
+        check_number("multiple of a prior", self.factor, minimum=0)
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         return tuple(replace(part, factor=part.factor * float(self.factor)) for part in self.prior.parts(shape))

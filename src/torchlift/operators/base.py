@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape, check_batch, check_number, check_shape, check_tensor
@@ -307,18 +309,10 @@ class Sum(LinearOperator):
         return self.operators[0].out_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
-        first, *rest = self.operators
-        total = first.forward(x, context)
-        for operator in rest:
-            total = total + operator.forward(x, context)
-        return total
+        return reduce(torch.add, [operator.forward(x, context) for operator in self.operators])
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        first, *rest = self.operators
-        total = first.adjoint(y, context)
-        for operator in rest:
-            total = total + operator.adjoint(y, context)
-        return total
+        return reduce(torch.add, [operator.adjoint(y, context) for operator in self.operators])
 
     def symbol(self) -> str:
         return " + ".join(operator.symbol() for operator in self.operators).replace("+ −", "− ")

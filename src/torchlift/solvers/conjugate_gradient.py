@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_number, check_size, check_tensor
+from torchlift.core.checks import check_interval, check_size, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Result
 
@@ -64,8 +64,7 @@ def conjugate_gradient(
     Linear Systems (2003), algorithm 9.1.
     """
     check_tensor("conjugate_gradient b", b)
-    if not 0 < check_number("conjugate_gradient tolerance", tolerance) < 1:
-        invalid_value("conjugate_gradient tolerance", "a number in (0, 1)", tolerance)
+    check_interval("conjugate_gradient tolerance", tolerance, "(0, 1)")
     if batched and (b.ndim == 0 or len(b) == 0):
         invalid_value("conjugate_gradient b", "a batch", f"shape {tuple(b.shape)}")
     size = b.numel() // (len(b) if batched else 1)

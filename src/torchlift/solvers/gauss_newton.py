@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vjp
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_interval, check_positive, check_size
 from torchlift.core.cholesky import cholesky
 from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.errors import invalid_type, invalid_value
@@ -89,8 +89,7 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
         check_positive("GaussNewton damping", self.damping)
         check_size("GaussNewton dense_up_to", self.dense_up_to, minimum=0)
         check_size("GaussNewton trials", self.trials)
-        if not 0 < check_number("GaussNewton tolerance", self.tolerance) < 1:
-            invalid_value("GaussNewton tolerance", "a number in (0, 1)", self.tolerance)
+        check_interval("GaussNewton tolerance", self.tolerance, "(0, 1)")
 
     def check(self, problem: NonlinearLeastSquares, point: Point) -> None:
         if not isinstance(problem, NonlinearLeastSquares):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -115,10 +116,7 @@ class SaddleProblem:
 
     def adjoint(self, duals: tuple[Tensor, ...]) -> Tensor:
         """Σ A_iᵀp_i."""
-        total = self.terms[0].adjoint(duals[0])
-        for term, p in zip(self.terms[1:], duals[1:], strict=True):
-            total = total + term.adjoint(p)
-        return total
+        return adjoint_sum(self.terms, duals)
 
     def norm_bound(self) -> float:
         """An upper bound of the norm of all A_i on top of each other, √Σ‖A_i‖²."""
@@ -131,12 +129,19 @@ class SaddleProblem:
     def start(self, point: Point) -> tuple[Tensor, tuple[Tensor, ...]]:
         """x and the duals of a start; zeros for duals that are not given."""
         x = point["x"][0]
-        duals = (
-            point["dual"][: len(self.terms)]
-            if "dual" in point
-            else tuple(torch.zeros_like(ax) for ax in self.forward(x))
-        )
-        return x, duals
+        if "dual" in point:
+            return x, point["dual"][: len(self.terms)]
+        return x, tuple(torch.zeros_like(ax) for ax in self.forward(x))
+
+
+def adjoint_sum(terms: tuple[Term, ...], duals: tuple[Tensor, ...]) -> Tensor:
+    """Σ A_iᵀp_i."""
+    return reduce(torch.add, [term.adjoint(p) for term, p in zip(terms, duals, strict=True)])
+
+
+def joint_norm(tensors: list[Tensor]) -> float:
+    """‖·‖₂ of all tensors together."""
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
 
 
 def relative_gap(primal: float, dual: float | None) -> float | None:

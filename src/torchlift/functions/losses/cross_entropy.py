@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchlift.core.checks import Shape, check_number
+from torchlift.core.checks import Shape, check_interval
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, check_step
@@ -38,8 +38,7 @@ class CrossEntropy(Loss):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= check_number("CrossEntropy label_smoothing", self.label_smoothing) < 1:
-            invalid_value("CrossEntropy label_smoothing", "a number in [0, 1)", self.label_smoothing)
+        check_interval("CrossEntropy label_smoothing", self.label_smoothing, "[0, 1)")
 
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
