@@ -37,9 +37,8 @@ def dense_matrix(operator: LinearOperator, context: Context = None) -> Tensor:
     """
     where = f"{type(operator).__name__}.to_dense context"
     if (batch := context_batch(where, context)) != 1:
-        invalid_value(
-            where, "one sample", f"{batch} samples", "A matrix belongs to one sample: pass context[i : i + 1]."
-        )
+        hint = "A matrix belongs to one sample: pass context[i : i + 1]."
+        invalid_value(where, "one sample", f"{batch} samples", hint)
     columns = [operator.forward(basis, ctx).flatten(1) for basis, ctx in _basis(operator, context)]
     return torch.cat(columns).T
 

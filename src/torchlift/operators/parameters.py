@@ -84,12 +84,8 @@ def _check_alike(operators: Sequence[LinearOperator]) -> None:
     first = _structure(operators[0])
     for index, operator in enumerate(operators[1:], start=1):
         if (structure := _structure(operator)) != first:
-            invalid_value(
-                f"OperatorStack operator {index}",
-                f"the structure of operator 0, {first}",
-                structure,
-                "Put operators of different structure into stacks of their own.",
-            )
+            hint = "Put operators of different structure into stacks of their own."
+            invalid_value(f"OperatorStack operator {index}", f"the structure of operator 0, {first}", structure, hint)
 
 
 def _structure(operator: LinearOperator) -> str:

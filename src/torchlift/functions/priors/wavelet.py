@@ -15,7 +15,8 @@ from torchlift.core.errors import TorchliftError, invalid_value
 from torchlift.functions.base import Part, Prior
 from torchlift.functions.l1 import L1
 from torchlift.functions.priors.total_variation import image_shape
-from torchlift.operators import Context, LinearOperator
+from torchlift.operators import Context
+from torchlift.operators.base import OnShape
 
 
 class MissingPackageError(TorchliftError, ImportError):
@@ -48,7 +49,7 @@ class Wavelet(Prior):
 
 
 @dataclass(frozen=True, eq=False)
-class WaveletDetails(LinearOperator):
+class WaveletDetails(OnShape):
     """The detail coefficients of all scales, flattened, coarse ones last; the last average is left out.
 
     One scale maps an image X to T_H X T_Wᵀ with orthogonal matrices whose upper
@@ -75,10 +76,6 @@ class WaveletDetails(LinearOperator):
         scales = range(min(most, 3) if level is None else level)
         rows = tuple(_one_scale(wavelet, height >> scale) for scale in scales)
         return cls(shape, rows, tuple(_one_scale(wavelet, width >> scale) for scale in scales))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:
