@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 """The shape of one sample, without the batch axis."""
 
 
+def check_instance(where: str, value: object, kind: type[T], expected: str = "", hint: str = "") -> T:
+    """An instance of a class, which messages call `expected` or by its name."""
+    if not isinstance(value, kind):
+        invalid_type(where, expected or f"a {kind.__name__}", value, hint)
+    return value
+
+
 def check_tensor(where: str, value: object) -> Tensor:
     """A floating-point tensor."""
-    if not isinstance(value, Tensor):
-        invalid_type(where, "a torch.Tensor", value, "Try torch.as_tensor(...).")
-    if not value.is_floating_point():
-        invalid_value(where, "a floating-point tensor", value.dtype, "Try `.float()` or `.double()`.")
-    return value
+    tensor = check_instance(where, value, Tensor, "a torch.Tensor", "Try torch.as_tensor(...).")
+    if not tensor.is_floating_point():
+        invalid_value(where, "a floating-point tensor", tensor.dtype, "Try `.float()` or `.double()`.")
+    return tensor
 
 
 def check_batch(where: str, value: object, shape: Shape) -> Tensor:

@@ -49,7 +49,8 @@ class Task(ABC):
 
     def degrade(self, x: Tensor, generator: torch.Generator | None = None) -> Degraded:
         """y = H x + noise for images x (B, C, H, W); the generator lives on the CPU."""
-        _check_images(x)
+        if check_tensor("images", x).ndim != 4 or 0 in x.shape:
+            invalid_value("images", "shape (batch, channels, height, width)", tuple(x.shape))
         context = self.context(x, generator)
         y = self.operator(tuple(x.shape[1:]), x).forward(x, context)
         if self.noise > 0:
@@ -211,11 +212,6 @@ def _image(shape: Shape) -> tuple[int, int, int]:
     if len(shape) != 3:
         invalid_value("images", "shape (channels, height, width)", shape)
     return shape[0], shape[1], shape[2]
-
-
-def _check_images(x: Tensor) -> None:
-    if check_tensor("images", x).ndim != 4 or 0 in x.shape:
-        invalid_value("images", "shape (batch, channels, height, width)", tuple(x.shape))
 
 
 #: The paper's settings, by name.

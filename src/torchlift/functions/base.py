@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_number, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance, check_number, check_positive
+from torchlift.core.errors import invalid_value
 from torchlift.operators import Identity, LinearOperator
 
 Amount = float | Tensor
@@ -302,9 +302,7 @@ def _intersection(constraints: list[Part]) -> Function:
 
 
 def check_prior(where: str, prior: object) -> Prior:
-    if not isinstance(prior, Prior):
-        invalid_type(where, "a prior", prior, "Try torchlift.priors.TotalVariation().")
-    return prior
+    return check_instance(where, prior, Prior, "a prior", "Try torchlift.priors.TotalVariation().")
 
 
 def check_step(step: Amount, x: Tensor) -> Amount:

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_batch, check_number, check_shape, check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_batch, check_instance, check_number, check_shape, check_tensor
+from torchlift.core.errors import invalid_value
 from torchlift.core.trees import leaves, map_leaves
 from torchlift.operators import norms
 from torchlift.operators.context import Context
@@ -342,8 +342,7 @@ def _flatten(where: str, kind: type, operators: tuple[Any, ...]) -> tuple[Linear
 
 
 def _check_operator(where: str, value: object) -> None:
-    if not isinstance(value, LinearOperator):
-        invalid_type(where, "a LinearOperator", value, "Wrap a matrix as Dense(weight).")
+    check_instance(where, value, LinearOperator, hint="Wrap a matrix as Dense(weight).")
 
 
 def _name(operator: LinearOperator) -> str:

@@ -160,11 +160,8 @@ def _basis(operator: LinearOperator, context: Context) -> Iterator[tuple[Tensor,
         count = min(step, size - start)
         basis = torch.zeros(count, size, dtype=dtype, device=device)
         basis.diagonal(start).fill_(1)
-        yield basis.reshape(count, *operator.in_shape), _repeat(context, count)
-
-
-def _repeat(context: Context, count: int) -> Context:
-    return map_context(context, lambda tensor: tensor.expand(count, *tensor.shape[1:]))
+        repeated = map_context(context, lambda tensor, count=count: tensor.expand(count, *tensor.shape[1:]))
+        yield basis.reshape(count, *operator.in_shape), repeated
 
 
 def _gaussian(operator: LinearOperator, shape: tuple[int, ...], context: Context, generator: torch.Generator) -> Tensor:

@@ -70,7 +70,7 @@ def conjugate_gradient(
     size = b.numel() // (len(b) if batched else 1)
     default = max(1, min(10 * size, 10_000))
     limit = default if max_steps is None else check_size("conjugate_gradient max_steps", max_steps)
-    return _iterate(apply, b, x0, tolerance, limit, precondition or _identity, _inner(b, batched))
+    return _iterate(apply, b, x0, tolerance, limit, precondition or (lambda r: r), _inner(b, batched))
 
 
 def _iterate(
@@ -122,7 +122,3 @@ def _inner(b: Tensor, batched: bool) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda u, v: torch.dot(u.reshape(-1), v.reshape(-1))
     shape = (len(b), *(1,) * (b.ndim - 1))
     return lambda u, v: (u * v).reshape(len(b), -1).sum(1).reshape(shape)
-
-
-def _identity(r: Tensor) -> Tensor:
-    return r

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Record, Result, Solution, StepFailure
 from torchlift.core.tensors import Point, as_point, norm, subtract, tensor_norms
 from torchlift.solvers.base import Solver, State
@@ -51,8 +51,7 @@ def solve(
         clock: a monotonic clock in seconds.
     """
     stopping = Stopping() if stopping is None else stopping
-    if not isinstance(solver, Solver):
-        invalid_type("solve solver", "a Solver", solver, "Try ProximalGradient().")
+    check_instance("solve solver", solver, Solver, hint="Try ProximalGradient().")
     check_size("record_every", record_every, minimum=0)
     if stopping.gap is not None and record_every == 0:
         invalid_value("record_every", ">= 1 when a gap is asked for", 0, "The gap is evaluated when recording.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from torchlift.core.checks import check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
@@ -123,11 +125,10 @@ class ProximalGradient(Solver[Problem, ProximalGradientState]):
         return problem.blocks if self.blocks is None else self.blocks
 
 
-def check_problem(where: str, problem: object, point: Point) -> None:
+def check_problem(where: str, problem: Any, point: Point) -> None:
     """A `Problem` and a point with its blocks."""
-    if not isinstance(problem, Problem):
-        hint = "A SaddleProblem is for PDHG and ADMM." if hasattr(problem, "terms") else "Try CompositeProblem(...)."
-        invalid_type(where, "a Problem", problem, hint)
+    hint = "A SaddleProblem is for PDHG and ADMM." if hasattr(problem, "terms") else "Try CompositeProblem(...)."
+    check_instance(where, problem, Problem, hint=hint)
     if point.blocks != problem.blocks:
         invalid_value(f"{where} start", f"the blocks {list(problem.blocks)}", list(point))
 

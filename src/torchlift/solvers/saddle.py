@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
 from torchlift.functions import Function
@@ -31,8 +33,7 @@ class Term:
 
     def __post_init__(self) -> None:
         check_function("Term function", self.function)
-        if not isinstance(self.operator, LinearOperator):
-            invalid_type("Term operator", "a LinearOperator", self.operator, "Try operators.Dense(matrix).")
+        check_instance("Term operator", self.operator, LinearOperator, hint="Try operators.Dense(matrix).")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.operator.forward(x, self.context)
@@ -63,8 +64,7 @@ class SaddleProblem:
         if not terms:
             invalid_value("SaddleProblem terms", "at least one term", "none", "Use ProximalGradient for f + g.")
         for term in terms:
-            if not isinstance(term, Term):
-                invalid_type("SaddleProblem terms", "Terms", term, "Try Term(function, operator).")
+            check_instance("SaddleProblem terms", term, Term, "Terms", "Try Term(function, operator).")
             if term.operator.in_shape != terms[0].operator.in_shape:
                 expected = f"operators on {terms[0].operator.in_shape}"
                 invalid_value("SaddleProblem terms", expected, term.operator.in_shape)
@@ -153,11 +153,10 @@ def relative_gap(primal: float, dual: float | None) -> float | None:
     return (primal - dual) / (1 + abs(primal) + abs(dual))
 
 
-def check_saddle(where: str, problem: object, point: Point) -> None:
+def check_saddle(where: str, problem: Any, point: Point) -> None:
     """A saddle problem and a start that belongs to it."""
-    if not isinstance(problem, SaddleProblem):
-        hint = "Try SaddleProblem(Term(h, A), g=…), or ProximalGradient for problems without a linear map."
-        invalid_type(where, "a SaddleProblem", problem, hint)
+    hint = "Try SaddleProblem(Term(h, A), g=…), or ProximalGradient for problems without a linear map."
+    check_instance(where, problem, SaddleProblem, hint=hint)
     if "x" not in point or not set(point) <= {"x", "dual", "split"} or len(point["x"]) != 1:
         invalid_value(f"{where} start", "the block 'x' with one tensor (and 'dual')", point)
     shape, expected = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape

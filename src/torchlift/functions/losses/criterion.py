@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchlift.core.checks import Shape, check_finite
+from torchlift.core.checks import Shape, check_finite, check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.base import Amount
 from torchlift.functions.losses.base import Loss
@@ -76,9 +76,7 @@ class Criterion(Loss):
 
     def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
         """Compare two samples; torch's own objections and its warnings about broadcasting become refusals."""
-        if not isinstance(target, Tensor):
-            invalid_type("target", "a torch.Tensor", target)
-        x = target
+        x = check_instance("target", target, Tensor, "a torch.Tensor")
         if len(x) != prediction_shape[0]:
             invalid_value("target", f"{prediction_shape[0]} samples", len(x))
         if not values:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchlift.core.checks import Shape, check_interval
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance, check_interval
+from torchlift.core.errors import invalid_value
 from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
@@ -88,9 +88,8 @@ class CrossEntropy(Loss):
 
 
 def _check_labels(target: object) -> Tensor:
-    if not isinstance(target, Tensor):
-        invalid_type("target", "a torch.Tensor", target, "Try torch.as_tensor(labels).")
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+    labels = check_instance("target", target, Tensor, "a torch.Tensor", "Try torch.as_tensor(labels).")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         hint = "Try `.long()`, or `.argmax(1)` for one-hot rows."
-        invalid_value("target", "integer labels", target.dtype, hint)
-    return target
+        invalid_value("target", "integer labels", labels.dtype, hint)
+    return labels
