@@ -260,11 +260,8 @@ class FirmDenoiser(Denoiser):
         W, V, M = {}, {}, {}
         for j, (bank, bound) in enumerate(zip(self._banks(), self.threshold.values(T), strict=True)):
             # the projection onto [−λ, λ] is λ times that of v / λ onto [−1, 1]
-            W[j, j], V[j, j], M[j, j] = (
-                _scaled(bank, 1 / bound),
-                Scaled(_scaled(bank, bound).T, -1.0),
-                Scaled(eye, -1.0),
-            )
+            W[j, j], V[j, j] = _scaled(bank, 1 / bound), Scaled(_scaled(bank, bound).T, -1.0)
+            M[j, j] = Scaled(eye, -1.0)
         beta = (T + 1) / (2 * T)
         K = {0: Scaled(eye, 1 - beta), T: Scaled(eye, beta)} if T > 1 else {T: eye}
         return assemble(self.in_shape, W, [None] * T, [Box(-1.0, 1.0)] * T, K, V=V, M=M, like=self.like)
