@@ -213,15 +213,10 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
         "result": training.result.code,
         "failed": training.failed,
         "converged": training.converged,
-        "message": _without_python(training.message),
+        "message": training.message.partition(" To go on, call train")[0],  # advice for those who call `train`
         "best": training.best,
         "validation": validation,
         "steps": training.steps,
         "seconds": training.seconds,
     }
     return finite(record)
-
-
-def _without_python(text: str) -> str:
-    """The message without the advice for those who call `train` themselves."""
-    return text.partition(" To go on, call train")[0]

@@ -24,8 +24,8 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.io.folders import discard, remove, replacing, sync, writing
 from torchlift.io.lock import FolderLock, hold
 from torchlift.io.pair import write_pair
@@ -70,8 +70,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path | str, *, keep: int = 2, kind: str = "training") -> None:
-        if not isinstance(kind, str):
-            invalid_type("kind", "a string", kind)
+        check_instance("kind", kind, str, "a string")
         self.folder = Path(folder)
         self.keep = check_size("keep", keep)
         self.kind = kind

@@ -59,7 +59,9 @@ def describe_operator(operator: LinearOperator) -> dict[str, Any]:
 
 def build_operator(description: Any) -> LinearOperator:
     """The operator, with zeros for its tensors."""
-    kind, values = _named(description, OPERATORS, "operator", _zeros)
+    kind, values = _named(
+        description, OPERATORS, "operator", lambda t: torch.zeros(t["shape"], dtype=DTYPES[t["dtype"]])
+    )
     if kind in (Compose, Sum):
         return kind(*values["operators"])
     return kind(**values)
@@ -71,7 +73,9 @@ def describe_activation(activation: ProximalActivation) -> dict[str, Any]:
 
 
 def build_activation(description: Any) -> ProximalActivation:
-    kind, values = _named(description, SIGMAS, "activation", _tensor)
+    kind, values = _named(
+        description, SIGMAS, "activation", lambda t: torch.tensor(t["values"], dtype=DTYPES[t["dtype"]])
+    )
     return kind(**values)
 
 
@@ -111,11 +115,3 @@ def _named(
         return tuple(map(value, item)) if isinstance(item, list) else item
 
     return classes[description["class"]], {name: value(item) for name, item in description.items() if name != "class"}
-
-
-def _zeros(description: Mapping[str, Any]) -> Tensor:
-    return torch.zeros(description["shape"], dtype=DTYPES[description["dtype"]])
-
-
-def _tensor(description: Mapping[str, Any]) -> Tensor:
-    return torch.tensor(description["values"], dtype=DTYPES[description["dtype"]])

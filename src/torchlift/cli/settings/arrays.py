@@ -157,18 +157,11 @@ def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
             warnings.simplefilter("ignore")  # about headers of Python 2, which are read all the same
             shape, by_columns, dtype = _HEADERS[version](stream)
     except Exception as error:  # numpy's parser lets many kinds through, of its own and of Python's
-        raise DataError(
-            message(where, "a readable .npy file in numpy's format 1.0 or 2.0", str(error)[:200])
-        ) from error
+        expected = "a readable .npy file in numpy's format 1.0 or 2.0"
+        raise DataError(message(where, expected, str(error)[:200])) from error
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise DataError(
-            message(
-                where,
-                "an array of numbers",
-                {"U": "text", "S": "text", "O": "Python objects"}.get(dtype.kind, dtype),
-                "Nothing is unpickled." if dtype.hasobject else "",
-            )
-        )
+        got = {"U": "text", "S": "text", "O": "Python objects"}.get(dtype.kind, dtype)
+        raise DataError(message(where, "an array of numbers", got, "Nothing is unpickled." if dtype.hasobject else ""))
     needed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if min(shape, default=1) < 0 or needed > there:
         raise DataError(message(where, f"{needed} bytes for an array {shape}"[:200], f"{there}"))

@@ -240,11 +240,11 @@ def _dictionary(site: Site, settings: NetworkSettings, shape: Shape, copies: int
         copies: how many of it the network has, for the memory.
         analysis: whether it maps images to coefficients.
     """
-    known = DICTIONARIES if analysis else DICTIONARIES[:-1]
-    name = check_choice("[network] dictionary", settings.dictionary or "dct", known)
+    choices = DICTIONARIES if analysis else DICTIONARIES[:-1]
+    name = check_choice("[network] dictionary", settings.dictionary or "dct", choices)
     factor, pixels, dtype = _positive("scale", settings.scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
-        return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
+        return FiniteDifference(shape) if factor == 1.0 else factor * FiniteDifference(shape)
     if name == "convolution":
         bank = convolutional_dictionary(_image(shape), dtype=dtype).map_tensors(lambda _, weight: factor * weight)
         return bank.T if analysis else bank
