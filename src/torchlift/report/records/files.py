@@ -32,6 +32,7 @@ PAPER_ORDER = (
     "table-forward",
     "table-backward",
     "optimisers",
+    "auxiliary-start",
     "deblurring",
     "denoising",
     "inpainting",
@@ -76,9 +77,8 @@ def load_record(folder: Path | str) -> Record:
         return check_record(Record(**content))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         hint = "It was written by another version: repeat the run."
-        raise DataError(
-            message(str(path), "a record of this version", f"{type(error).__name__}: {error}", hint)
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        raise DataError(message(str(path), "a record of this version", got, hint)) from error
 
 
 def _encode(figure: Figure, tensors: dict[str, Tensor]) -> dict[str, Any]:
