@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_type
+from torchlift.core.checks import check_instance, check_size
 from torchlift.prox import ProximalActivation, as_activation
-from torchlift.testing.compare import at_most, close, finite, require
+from torchlift.testing.compare import at_most, close, finite, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
 STEPS = (1e-3, 0.3, 1.0, 3.0, 100.0)
@@ -31,9 +30,8 @@ def check_activation(activation: ProximalActivation, *, channels: int = 3, examp
         >>> tl.check_activation(tl.ReLU()).ok
         True
     """
-    if not isinstance(activation, ProximalActivation):
-        hint = "Derive it from torchlift.prox.ProximalActivation, and pass an instance."
-        invalid_type("check_activation", "a proximal activation", activation, hint)
+    hint = "Derive it from torchlift.prox.ProximalActivation, and pass an instance."
+    check_instance("check_activation", activation, ProximalActivation, "a proximal activation", hint)
     check_size("check_activation channels", channels)
     check_size("check_activation examples", examples)
     seeds = range(seed, seed + examples)
@@ -269,11 +267,8 @@ def module_is_the_same(activation: ProximalActivation, channels: int) -> None:
 def steps_are_checked(activation: ProximalActivation, channels: int) -> None:
     """prox refuses the steps 0, −1, NaN and ∞ with an error."""
     for step in (0.0, -1.0, math.nan, math.inf):
-        try:
-            activation.prox(torch.ones(2, channels), step)
-        except ValueError:
-            continue
-        require(False, f"prox took the step {step}; `check_positive` in torchlift.core.checks refuses it")
+        refused = refuses(activation.prox, torch.ones(2, channels), step, error=ValueError)
+        require(refused, f"prox took the step {step}; `check_positive` in torchlift.core.checks refuses it")
 
 
 #: Called with an activation, a tensor and a seed.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchlift.core.errors import TorchliftError
 from torchlift.testing.report import Broken
 
 #: Tensors of up to so many entries are written out in examples.
@@ -17,6 +19,15 @@ def require(condition: object, observed: str, **inputs: Any) -> None:
     """Raise `Broken` unless a statement is true."""
     if not bool(condition):
         raise Broken(observed, show(inputs))
+
+
+def refuses(call: Callable[..., Any], *arguments: Any, error: type[Exception] = TorchliftError) -> bool:
+    """Whether a call raises an error of this kind."""
+    try:
+        call(*arguments)
+    except error:
+        return True
+    return False
 
 
 def at_most(what: str, actual: Tensor, bound: Tensor | float, **inputs: Any) -> None:

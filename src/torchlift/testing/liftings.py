@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.liftings import Lifting
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 from torchlift.testing.activations import squared, values
-from torchlift.testing.compare import at_most, close, finite, require
+from torchlift.testing.compare import at_most, close, finite, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
 WEIGHTS = (1.0, 0.3, 7.0)
@@ -39,9 +39,8 @@ def check_lifting(
         >>> tl.check_lifting(tl.liftings.Bregman(), [tl.ReLU(), tl.Softmax()]).ok
         True
     """
-    if not isinstance(lifting, Lifting):
-        hint = "Derive it from torchlift.liftings.Lifting, and pass an instance."
-        invalid_type("check_lifting", "a lifting", lifting, hint)
+    hint = "Derive it from torchlift.liftings.Lifting, and pass an instance."
+    check_instance("check_lifting", lifting, Lifting, "a lifting", hint)
     check_size("check_lifting examples", examples)
     if activations is None:
         everyone = [example for kind in ACTIVATIONS.values() for example in kind.examples()]
@@ -62,11 +61,7 @@ def check_lifting(
 
 def accepts(lifting: Lifting, activation: ProximalActivation) -> bool:
     """Whether a lifting is defined for an activation."""
-    try:
-        lifting.check(activation)
-    except TorchliftError:
-        return False
-    return True
+    return not refuses(lifting.check, activation)
 
 
 def normal(like: Tensor, seed: int, scale: float = 1.0) -> Tensor:
@@ -102,11 +97,11 @@ def gradients_by_autograd(
     """grad_z and grad_v are the gradients of smooth_value, by autograd."""
     z, v = inside(activation, v, seed).requires_grad_(), v.clone().requires_grad_()
     total = lifting.smooth_value(activation, z, v, weight).sum()
-    wanted_z, wanted_v = torch.autograd.grad(total, (z, v))
+    expected_z, expected_v = torch.autograd.grad(total, (z, v))
     z, v = z.detach(), v.detach()
     given = {"z": z, "v": v, "weight": weight, "activation": activation}
-    close("grad_z", lifting.grad_z(activation, z, v, weight), wanted_z, 1e-10, 1e-10 * weight, **given)
-    close("grad_v", lifting.grad_v(activation, z, v, weight), wanted_v, 1e-10, 1e-10 * weight, **given)
+    close("grad_z", lifting.grad_z(activation, z, v, weight), expected_z, 1e-10, 1e-10 * weight, **given)
+    close("grad_v", lifting.grad_v(activation, z, v, weight), expected_v, 1e-10, 1e-10 * weight, **given)
 
 
 def gradients_by_differences(
