@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from torchlift.cli.command import not_ours, read_object
-from torchlift.cli.settings import Configuration, read_configuration
 from torchlift.cli.settings.data import load_samples
-from torchlift.cli.settings.files import to_plain
+from torchlift.cli.settings.files import read_configuration, to_plain
 from torchlift.cli.settings.network import reads_context
+from torchlift.cli.settings.settings import Configuration
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
