@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -61,6 +61,39 @@ def finite(what: str, actual: Tensor, **inputs: Any) -> None:
     if bool(wrong.any()):
         place = _first(wrong)
         raise Broken(f"{what} is {float(actual[place])}", show(inputs, place))
+
+
+def is_prox(
+    name: str,
+    value: Callable[[Tensor], Tensor],
+    squared: Callable[[Tensor], Tensor],
+    p: Tensor,
+    u: Tensor,
+    step: float,
+    rivals: Iterable[Tensor],
+    scale: float = 1.0,
+    **inputs: Any,
+) -> None:
+    """Require that p minimises ½‖p − u‖² + step·value(p), by the margin ½‖c − p‖² of a strongly convex function.
+
+    Arguments:
+        name: of the function.
+        value, squared: the function, and ‖·‖².
+        p, u, step: of the proximal map.
+        rivals: points c to compare p with.
+        scale: of the function, for the size of rounding errors.
+    """
+
+    def objective(c: Tensor) -> Tensor:
+        return 0.5 * squared(c - u) + step * value(c)
+
+    least, what = objective(p), f"½‖p − u‖² + step·{name}(p)"
+    inputs |= {"u": u, "p": p, "step": step}
+    finite(what, least, **inputs)
+    for c in rivals:
+        margin = objective(c) - least - 0.5 * squared(c - p)
+        bound = 1e-12 * (100 + least.abs() + 10 * step * scale)
+        at_most(f"{what} + ½‖c − p‖², less its value at a rival c,", -margin, bound, c=c, **inputs)
 
 
 def show(inputs: dict[str, Any], place: tuple[int, ...] = ()) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchlift.core.checks import Shape, check_instance, check_size
 from torchlift.functions import Function, Prior
 from torchlift.operators import LinearOperator, adjoint_error
-from torchlift.testing.compare import at_most, close, finite, refuses, require
+from torchlift.testing.compare import at_most, close, finite, is_prox, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
 B = 5
@@ -119,12 +119,6 @@ def prox_minimises(function: Function, shape: Shape, seed: int, scale: float) ->
     _need_prox(function, shape)
     x, step = normal(shape, seed, scale), STEPS[seed % len(STEPS)]
     q = function.prox(x, step)
-
-    def objective(c: Tensor) -> Tensor:
-        return 0.5 * _inner(c - x, c - x) + step * function.value(c)
-
-    least = objective(q)
-    finite("½‖q − x‖² + step·value(q)", least, x=x, step=step)
     feasible = inside(function, normal(shape, seed + 3, scale))
     rivals = [x, torch.zeros_like(x), feasible, q + 1e-3 * (feasible - q), q + 0.1 * (feasible - q)]
     rivals += [q + normal(shape, seed + 2, size) for size in (1e-4, 1e-2, 1.0)]
@@ -132,10 +126,7 @@ def prox_minimises(function: Function, shape: Shape, seed: int, scale: float) ->
         axis = torch.zeros_like(x).flatten(1)
         axis[:, index] = 1e-2
         rivals += [q + axis.view_as(q), q - axis.view_as(q)]
-    for rival in rivals:
-        margin = objective(rival) - least - 0.5 * _inner(rival - q, rival - q)
-        what = "½‖q − x‖² + step·value(q) + ½‖c − q‖², less its value at a rival c,"
-        at_most(what, -margin, 1e-12 * (100 + least.abs() + 10 * step), x=x, c=rival, step=step)
+    is_prox("value", function.value, lambda c: _inner(c, c), q, x, step, rivals)
     if function.smooth:
         expected = x - step * function.grad(q)
         close("prox, against x − step·grad(q),", q, expected, 1e-11, 1e-11 * (1 + step), x=x, step=step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.liftings import Lifting
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 from torchlift.testing.activations import squared, values
-from torchlift.testing.compare import at_most, close, finite, refuses, require
+from torchlift.testing.compare import at_most, close, finite, is_prox, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
 WEIGHTS = (1.0, 0.3, 7.0)
@@ -129,17 +130,14 @@ def prox_minimises(lifting: Lifting, activation: ProximalActivation, v: Tensor, 
     """prox_z(u, step) is the minimiser of ½‖p − u‖² + step·nonsmooth_value(p)."""
     step = STEPS[seed % len(STEPS)]
     p = lifting.prox_z(activation, v, step, weight)
+    near, centre = normal(v, seed), inside(activation, v, seed)
+    rivals = [p + 1e-3 * near, p + near, centre, p + 0.1 * (centre - p), p + 0.01 * (centre - p)]
 
-    def objective(c: Tensor) -> Tensor:
-        return 0.5 * squared(activation, c - v) + step * lifting.nonsmooth_value(activation, c, weight)
+    def value(c: Tensor) -> Tensor:
+        return lifting.nonsmooth_value(activation, c, weight)
 
-    least, centre = objective(p), inside(activation, v, seed)
-    given = {"u": v, "p": p, "step": step, "weight": weight, "activation": activation}
-    finite("½‖p − u‖² + step·nonsmooth_value(p)", least, **given)
-    for c in (p + 1e-3 * normal(v, seed), p + normal(v, seed), centre, p + 0.1 * (centre - p), p + 0.01 * (centre - p)):
-        margin = objective(c) - least - 0.5 * squared(activation, c - p)
-        what = "½‖p − u‖² + step·nonsmooth_value(p) + ½‖c − p‖², less its value at a rival c,"
-        at_most(what, -margin, 1e-12 * (100 + least.abs() + 10 * step * weight), c=c, **given)
+    given = {"weight": weight, "activation": activation}
+    is_prox("nonsmooth_value", value, partial(squared, activation), p, v, step, rivals, weight, **given)
 
 
 def curvature_bounds(lifting: Lifting, activation: ProximalActivation, v: Tensor, seed: int, weight: float) -> None:
