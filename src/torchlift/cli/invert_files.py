@@ -14,9 +14,10 @@ from torch import Tensor
 from torchlift.cli.settings.arrays import read_npy, read_safetensors
 from torchlift.cli.settings.own_code import call_named
 from torchlift.core.checks import Shape
-from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.core.files import opened, unlinked
+from torchlift.core.errors import DataError, invalid_value, message, optional_module
+from torchlift.core.files import opened, parsing, unlinked
 from torchlift.data.idx import read_idx
+from torchlift.data.images import image_bytes, with_channels
 from torchlift.io import load_model
 from torchlift.io.models import fill
 from torchlift.networks import Network, lift
@@ -112,24 +113,18 @@ def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network
 
 def _picture(file: Path, shape: Shape) -> Tensor:
     """(C, H, W) in [0, 1], grey unless the shape has three channels."""
-    if find_spec("PIL") is None:
-        raise DataError(message(f"{file}", "the package pillow", "none", "Try: pip install 'torchlift[images]'"))
-    from PIL import Image
-
-    colour = len(shape) == 3 and shape[0] == 3
-    with opened(f"{file}", file, "a readable PNG picture") as stream:
-        try:
-            with Image.open(stream, formats=["PNG"]) as picture:
-                if picture.width * picture.height * (3 if colour else 1) != math.prod(shape):
-                    got = f"a picture of {picture.width} × {picture.height} pixels"
-                    raise DataError(message(f"{file}", f"samples of shape {shape}", got))
-                pixels = np.array(picture.convert("RGB" if colour else "L"))
-        except DataError:
-            raise
-        except Exception as error:  # pillow lets errors of many kinds through
-            raise DataError(message(f"{file}", "a readable PNG picture", str(error)[:200])) from error
-    tensor = torch.from_numpy(pixels).double() / 255
-    return tensor[None] if tensor.ndim == 2 else tensor.movedim(-1, 0)
+    where, expected = str(file), "a readable PNG picture"
+    pillow = optional_module(where, "PIL.Image", "Pillow", "images")
+    channels = 3 if len(shape) == 3 and shape[0] == 3 else 1
+    with (
+        opened(where, file, expected) as stream,
+        parsing(where, expected),
+        pillow.open(stream, formats=["PNG"]) as picture,
+    ):
+        if picture.width * picture.height * channels != math.prod(shape):
+            got = f"a picture of {picture.width} × {picture.height} pixels"
+            raise DataError(message(where, f"samples of shape {shape}", got))
+        return with_channels(image_bytes(picture), channels).double() / 255
 
 
 def _check_shape(path: Path, given: Sequence[int], shape: Shape) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_instance
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import parsing
+from torchlift.core.trees import leaves
 from torchlift.io.claims import check_claim
 from torchlift.io.modules import build_modules, check_arguments, describe_modules
 from torchlift.io.pair import load_tensors, save_tensors
@@ -73,17 +75,13 @@ def load_model(folder: str | Path, *, into: Network | None = None) -> Network:
 
 def _rebuilt(record: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: str | Path) -> Network:
     """The network that a record describes, with placeholders for its numbers."""
-    try:
+    with parsing(f"model {folder}", "an architecture of this version"):
         network = _build(record["architecture"], sum(tensor.numel() for tensor in tensors.values()))
         if record["dtype"] is not None:
             network = network.to(DTYPES[record["dtype"]])
         for name in record["frozen"]:
             network.get_parameter(name).requires_grad_(False)
-    except DataError:
-        raise
-    except Exception as error:  # whatever the constructors of torch's modules and of ours say to what a file claims
-        raise DataError(message(f"model {folder}", "an architecture of this version", str(error)[:400])) from error
-    return network
+        return network
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str, hint: str) -> None:
@@ -184,14 +182,7 @@ def _build(description: Mapping[str, Any], stored: int) -> Network:
 
 def _example_context(operator: LinearOperator) -> dict[str, Tensor] | None:
     """One sample with ones for every mask that the operator asks the context for."""
-    masks: dict[str, Tensor] = {}
-
-    def visit(node: object) -> None:
-        if isinstance(node, Mask) and node.mask is None:
-            masks[node.key] = torch.ones(()).expand(1, *node.in_shape)  # takes no memory, whatever the shape
-        parts = vars(node).values() if isinstance(node, LinearOperator) else node if isinstance(node, tuple) else ()
-        for part in parts:
-            visit(part)
-
-    visit(operator)
-    return masks or None
+    nodes = leaves(operator, stop=Mask).values()
+    masks = [node for node in nodes if isinstance(node, Mask) and node.mask is None]
+    # views of one number, which take no memory whatever the shape
+    return {mask.key: torch.ones(()).expand(1, *mask.in_shape) for mask in masks} or None

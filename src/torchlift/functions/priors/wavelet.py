@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +10,12 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape, check_size
-from torchlift.core.errors import TorchliftError, invalid_value
+from torchlift.core.errors import invalid_value, optional_module
 from torchlift.functions.base import Part, Prior
 from torchlift.functions.l1 import L1
 from torchlift.functions.priors.total_variation import image_shape
 from torchlift.operators import Context
 from torchlift.operators.base import OnShape
-
-
-class MissingPackageError(TorchliftError, ImportError):
-    """An optional package is not installed."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +108,7 @@ class WaveletDetails(OnShape):
 
 
 def _package() -> Any:
-    try:
-        return importlib.import_module("pywt")
-    except ImportError:
-        text = "Wavelet: expected the package PyWavelets, got none. Try `pip install torchlift[wavelet]`."
-        raise MissingPackageError(text) from None
+    return optional_module("Wavelet", "pywt", "PyWavelets", "wavelet")
 
 
 def _orthogonal(name: str) -> Any:
