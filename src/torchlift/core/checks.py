@@ -119,13 +119,13 @@ def check_device(where: str, value: str) -> torch.device:
 
 def _accelerators() -> list[tuple[str, int]]:
     """The kind of accelerator that torch finds, and how many."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return [] if found is None else [(found.type, torch.accelerator.device_count())]
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return [] if device is None else [(device.type, torch.accelerator.device_count())]
 
 
-def check_choice(where: str, name: object, known: Iterable[str]) -> str:
-    """One of the known names; a misspelt one is answered with the nearest."""
-    names = list(known)
+def check_choice(where: str, name: object, choices: Iterable[str]) -> str:
+    """One of these names; a misspelt one is answered with the nearest."""
+    names = list(choices)
     if not isinstance(name, str):
         invalid_type(where, "a string", name)
     if name not in names:

@@ -9,38 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchlift import operators
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators import (
-    Adjoint,
-    AveragePool2d,
-    Blur,
-    Compose,
-    Conv2d,
-    ConvTranspose2d,
-    CosineTransform,
-    Dense,
-    DownSample,
-    FiniteDifference,
-    Fourier,
-    Identity,
-    LinearOperator,
-    Mask,
-    Radon,
-    Reshape,
-    Scaled,
-    Separable,
-    Sum,
-    WaveletTransform,
-    Zero,
-)
+from torchlift.operators import Compose, LinearOperator, Sum
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 
 OPERATORS: dict[str, type[LinearOperator]] = {
     kind.__name__: kind
     for kind in (
-        *(Adjoint, AveragePool2d, Blur, Compose, Conv2d, ConvTranspose2d, Dense, FiniteDifference),
-        *(Identity, Mask, Reshape, Scaled, Sum, Zero),
-        *(CosineTransform, DownSample, Fourier, Radon, Separable, WaveletTransform),
+        *(operators.Adjoint, Compose, operators.Scaled, Sum, operators.Identity, operators.Reshape, operators.Zero),
+        *(operators.Dense, operators.Conv2d, operators.ConvTranspose2d, operators.AveragePool2d),
+        *(operators.Blur, operators.DownSample, operators.FiniteDifference, operators.Mask, operators.Separable),
+        *(operators.CosineTransform, operators.Fourier, operators.Radon, operators.WaveletTransform),
     )
 }
 """The operators that a saved network may be made of, by the names of their classes."""

@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from torchlift.networks.unrolled import Positive, Tied
 from torchlift.operators import Context, Conv2d, Identity, LinearOperator, Scaled, cosine_filters, filter_norm
 from torchlift.operators.geometry import check_image_shape
 from torchlift.prox import Box, ProximalActivation, as_activation
-
-D = TypeVar("D", bound="Denoiser")
 
 #: Samples of a filter's spectrum per axis, where its norm is bounded in every pass.
 GRID = 64
@@ -92,13 +90,13 @@ class Denoiser(Iterative):
             result[steps == value] = self._with_thresholds(value)(x[steps == value])
         return result
 
-    def _with_thresholds(self: D, factor: Tensor) -> D:
+    def _with_thresholds(self, factor: Tensor) -> Self:
         twin, threshold = copy.copy(self), copy.copy(self.threshold)
         threshold._parameters = {"log": self.threshold.log + factor.log()}  # type: ignore[dict-item]
         twin._modules = {**self._modules, "threshold": threshold}
         return twin
 
-    def for_images(self: D, shape: tuple[int, int, int]) -> D:
+    def for_images(self, shape: tuple[int, int, int]) -> Self:
         """The same network, sharing its parameters, for images of another size."""
         where = f"{type(self).__name__}.for_images"
         shape = check_image_shape(where, shape)

@@ -144,8 +144,5 @@ def has_hooks(module: nn.Module) -> bool:
     """Hooks that may change something; forward hooks marked `observes` do not."""
     if module._backward_hooks or module._backward_pre_hooks:
         return True
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for hook in hooks.values():
-            if not getattr(hook, "observes", False):
-                return True
-    return False
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return not all(getattr(hook, "observes", False) for hook in hooks)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import NotRepresentableError, TorchliftError
@@ -321,9 +322,7 @@ def _factories(tracer: _Tracer) -> Iterator[None]:
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def record(*args: Any, **kwargs: Any) -> Any:
-            flat = [*args, *kwargs.values()]
-            flat += [entry for item in flat if isinstance(item, tuple | list) for entry in item]
-            if any(isinstance(item, fx.Proxy) for item in flat):
+            if any(isinstance(item, fx.Proxy) for item in tree_leaves((args, kwargs))):
                 return tracer.create_proxy("call_function", function, args, kwargs)
             return function(*args, **kwargs)
 
