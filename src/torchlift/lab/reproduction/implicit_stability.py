@@ -273,7 +273,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
     claims = []
     for study in studies:
         name = study.task.capitalize()
-        (ours, *_), (theirs, *_) = (study.of_method(method) for method in METHODS)
+        ours, theirs = (study.of_method(method)[0] for method in METHODS)
         limit = [rate for rate, bad in zip(theirs.rates, theirs.diverged.tolist(), strict=True) if bad]
         claims.append(
             claim(

@@ -57,9 +57,9 @@ def save_record(folder: Path | str, record: Record) -> Path:
     """
     check_record(record)
     tensors: dict[str, Tensor] = {}
-    content = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    content["claims"] = [dataclasses.asdict(claim) for claim in record.claims]
-    content["figures"] = [_encode(figure, tensors) for figure in record.figures]
+    claims = [dataclasses.asdict(claim) for claim in record.claims]
+    figures = [_encode(figure, tensors) for figure in record.figures]
+    content = {**vars(record), "claims": claims, "figures": figures}
     return save_tensors(Path(folder) / FOLDER, tensors, content, kind=KIND)
 
 
@@ -83,9 +83,7 @@ def load_record(folder: Path | str) -> Record:
 
 def _encode(figure: Figure, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """JSON values; tensors go to `tensors` under `<figure>.<number>`."""
-    content: dict[str, Any] = {"kind": figure.kind}
-    for field in dataclasses.fields(figure):
-        content[field.name] = _plain(getattr(figure, field.name))
+    content: dict[str, Any] = {"kind": figure.kind, **_plain(figure)}
     stored: dict[str, Tensor] = {}
     if isinstance(figure, Pictures):
         stored = {f"{figure.name}.{number}": images for number, images in enumerate(figure.rows.values())}
