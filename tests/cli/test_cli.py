@@ -92,7 +92,7 @@ def test_a_missing_package_of_the_laboratory_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COMMANDS, "bench layers", "torchlift.lab.commands.needs_more:Nothing")
-    monkeypatch.setattr(app, "_load", lambda place: importlib.import_module("no_such_package"))
+    monkeypatch.setattr(app, "resolve_name", lambda place: importlib.import_module("no_such_package"))
     status, out, err = run(capsys, "bench", "layers")
     assert (status, out) == (2, "")
     assert "expected the package no_such_package, which the laboratory needs, got none." in err

@@ -94,14 +94,16 @@ def test_inputs_can_be_encoded_and_compared(capsys: Capture, tmp_path: Path, mod
 
 def test_every_format_holds_the_same_images(capsys: Capture, tmp_path: Path, model: Path, images: np.ndarray) -> None:
     np.save(tmp_path / "flat.npy", images.reshape(3, 64) / 255)
-    (tmp_path / "pictures").mkdir()
+    for folder in ("pictures", "of 16 bits"):
+        (tmp_path / folder).mkdir()
     for k, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "pictures" / f"{k}.png")
+        Image.fromarray(image.astype(np.uint16) << 8).save(tmp_path / "of 16 bits" / f"{k}.png")
     header = struct.pack(">HBB3I", 0, 8, 3, *images.shape)
     (tmp_path / "some-idx3-ubyte").write_bytes(header + images.tobytes())
     (tmp_path / "some-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
     base = ["--encode", "--max-steps", "20", "--algorithm", "sweep"]
-    names = ["flat.npy", "pictures", "some-idx3-ubyte", "some-idx3-ubyte.gz"]
+    names = ["flat.npy", "pictures", "of 16 bits", "some-idx3-ubyte", "some-idx3-ubyte.gz"]
     found = [ask(capsys, model, tmp_path / name, *base)["images"] for name in names]
     for other in found[1:]:
         assert [row["objective"] for row in other] == pytest.approx([row["objective"] for row in found[0]], rel=1e-4)

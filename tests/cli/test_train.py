@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from cli.runs import TINY
 from forked_commands import Command
 from torchlift.cli import main
-from torchlift.cli.settings import read_configuration
+from torchlift.cli.settings.files import read_configuration
 from torchlift.data import load_digits
 from torchlift.io import Checkpoints, load_model
 from torchlift.report.records import environment

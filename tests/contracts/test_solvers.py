@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 
 from contracts.kept import assert_kept, named
+from contracts.solver_cases import EXAMPLES
 from torchlift.core.errors import TorchliftError
 from torchlift.solvers import SOLVERS, BlockCoordinateDescent, Solver, solve, state_from_parts, state_to_parts
-from torchlift.solvers.examples import EXAMPLES
 from torchlift.testing.report import Check
 from torchlift.testing.solvers import CHECKS, makes_progress, run
 

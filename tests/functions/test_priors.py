@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -112,14 +112,7 @@ def test_wavelets_are_those_of_pywavelets() -> None:
 
 
 def test_wavelet_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = importlib.import_module
-
-    def without(name: str, package: str | None = None) -> object:
-        if name == "pywt":
-            raise ImportError(name)
-        return original(name, package)
-
-    monkeypatch.setattr(importlib, "import_module", without)
+    monkeypatch.setitem(sys.modules, "pywt", None)
     with pytest.raises(ImportError, match=r"expected the package PyWavelets.*torchlift\[wavelet\]"):
         Wavelet().parts((1, 8, 8))
 

@@ -20,8 +20,8 @@ from report.examples import example
 from torchlift import report
 from torchlift.cli.invert_files import read_batch
 from torchlift.cli.report_runs import find_runs
-from torchlift.cli.settings import read_configuration
 from torchlift.cli.settings.arrays import read_arrays, read_safetensors
+from torchlift.cli.settings.files import read_configuration
 from torchlift.data import load_images
 from torchlift.data.idx import read_idx
 from torchlift.io import (

@@ -194,8 +194,8 @@ def test_names_that_no_file_can_have(tmp_path: Path, case: str, name: str) -> No
 
 
 def _read_name(case: str, path: Path) -> None:
-    from torchlift.cli.settings import read_configuration
     from torchlift.cli.settings.arrays import read_arrays, read_npy
+    from torchlift.cli.settings.files import read_configuration
     from torchlift.data.idx import read_idx
     from torchlift.io import load_tensors
     from torchlift.training import read_history

@@ -13,7 +13,7 @@ import torchlift as tl
 from fuzz.cases import CASES
 from fuzz.mutations import sealed
 from torchlift import __version__
-from torchlift.cli.settings import read_configuration
+from torchlift.cli.settings.files import read_configuration
 from torchlift.core.errors import DataError, InvalidValueError
 from torchlift.io import Checkpoints
 from torchlift.networks import MLP

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from contracts.solver_cases import Regression, two_blocks
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.core.problem import CompositeProblem, Problem
 from torchlift.core.tensors import Point
@@ -45,7 +46,7 @@ from torchlift.solvers import (
     ridge_least_squares,
     solve,
 )
-from torchlift.solvers.examples import Regression, lasso, normal, total_variation, two_blocks
+from torchlift.solvers.examples import lasso, normal, total_variation
 from torchlift.solvers.momentum import MomentumState
 from torchlift.solvers.state import state_from_parts, state_points, state_to_parts
 

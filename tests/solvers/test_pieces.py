@@ -10,6 +10,7 @@ import sklearn.linear_model
 import torch
 from torch import Tensor
 
+from contracts.solver_cases import curve_fit
 from torchlift.core.solution import Result
 from torchlift.core.tensors import Point
 from torchlift.solvers import (
@@ -21,7 +22,7 @@ from torchlift.solvers import (
     ridge_least_squares,
     solve,
 )
-from torchlift.solvers.examples import curve_fit, normal
+from torchlift.solvers.examples import normal
 
 
 def positive(size: int, seed: int = 0, spread: float = 100.0) -> Tensor:

@@ -11,6 +11,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
+from contracts.solver_cases import basis_pursuit
 from torchlift.core.solution import Result
 from torchlift.functions.priors import PlugAndPlay
 from torchlift.functions.regularisers import L1, NonNegative, Ridge
@@ -30,7 +31,7 @@ from torchlift.solvers import (
     Term,
     solve,
 )
-from torchlift.solvers.examples import basis_pursuit, normal, total_variation
+from torchlift.solvers.examples import normal, total_variation
 from torchlift.solvers.pdhg import step_sizes
 
 SOLVERS: dict[str, Solver] = {

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from torchlift import __version__
@@ -155,16 +156,11 @@ def _choose(arguments: list[str]) -> tuple[type[Command], list[str]]:
     for words in (2, 1):
         name = " ".join(arguments[:words])
         if name in COMMANDS:
-            return _load(COMMANDS[name]), arguments[words:]
+            return resolve_name(COMMANDS[name]), arguments[words:]
     family = _family(arguments[0])
     name, names = " ".join(arguments[: 2 if family else 1]), family or list(COMMANDS)
     hint = did_you_mean(name, [*names, "--help", "--version"], "Try 'torchlift --help'.", cutoff=0.6)
     raise InvalidValueError(message("command", "one of " + ", ".join(names), repr(name), hint))
-
-
-def _load(place: str) -> type[Command]:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _parse(kind: type[Command], arguments: list[str]) -> Command | None:

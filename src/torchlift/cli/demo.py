@@ -37,6 +37,9 @@ from torchlift.report import records
 from torchlift.testing.autoencoder import IMAGE, build
 from torchlift.training import BackPropagation, Training, initialise_weights, train
 
+Row = Mapping[str, Any]
+"""What was made of images: its name, their mean PSNR, and the steps of the training behind it."""
+
 PAGE = "report.html"
 #: Seconds after which the page is read again while the work goes on.
 RELOAD = 2
@@ -185,13 +188,11 @@ class Demo(Command):
         task = Deblurring(size=9, sigma=1.6, noise=0.01)
         blurred = photograph.images["out of focus"] = task.degrade(x, generator).y
         for name, denoiser in denoisers.items():
-            found = invert(
+            sharpened = _invert(
                 task.operator(shape), blurred, PlugAndPlay(denoiser), 0.02,
                 start=blurred, max_steps=size.restoring, progress=False,
             )  # fmt: skip
-            if found.counts.get("stopped"):
-                raise KeyboardInterrupt
-            photograph.images[f"sharpened, {name} as prior"] = found.x
+            photograph.images[f"sharpened, {name} as prior"] = sharpened.x
         yield
 
     def _denoise(self, size: Size, results: Results) -> Iterator[None]:
@@ -236,13 +237,11 @@ class Demo(Command):
             noise = torch.randn(codes.shape, generator=torch.Generator().manual_seed(self.seed))
             codes = codes + NOISE * noise
             guess = parts[1](codes).clamp(0, 1)
-        found = invert(
+        inversion = _invert(
             lift(parts[0], IMAGE), codes, TotalVariation() + Box(0.0, 1.0), 0.01,
             start=guess, anchor=10 * NOISE**2, max_steps=size.sweeps,
         )  # fmt: skip
-        if found.counts.get("stopped"):
-            raise KeyboardInterrupt
-        results.encoded = Encoded(x, guess, found, training)
+        results.encoded = Encoded(x, guess, inversion, training)
         yield
 
     def _train(
@@ -272,6 +271,14 @@ def _noisy(split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return Denoising().degrade(x, torch.Generator().manual_seed(seed)).y.flatten(1), x.flatten(1)
 
 
+def _invert(*arguments: Any, **options: Any) -> Inversion:
+    """`invert`, which returns what it has after Ctrl-C; here that ends the demonstration."""
+    inversion = invert(*arguments, **options)
+    if inversion.counts.get("stopped"):
+        raise KeyboardInterrupt
+    return inversion
+
+
 def _adam(rate: float) -> BackPropagation:
     return BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
 
@@ -289,8 +296,8 @@ class Photograph:
     x: Tensor
     images: dict[str, Tensor]
 
-    def rows(self) -> list[dict[str, Any]]:
-        return [{"name": name, "psnr": float(psnr(y, self.x).mean()), "steps": None} for name, y in self.images.items()]
+    def rows(self) -> list[Row]:
+        return [_row(name, images, self.x) for name, images in self.images.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,12 +309,10 @@ class Denoised:
     trainings: dict[str, Training] = field(default_factory=dict)
     restored: dict[str, Tensor] = field(default_factory=dict)
 
-    def rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = [{"name": "noisy images", "psnr": _psnr(self.y, self.x), "steps": None}]
-        for name, images in self.restored.items():
-            steps = self.trainings[name].steps if name in self.trainings else None
-            rows.append({"name": name, "psnr": _psnr(images, self.x), "steps": steps})
-        return rows
+    def rows(self) -> list[Row]:
+        steps = {name: training.steps for name, training in self.trainings.items()}
+        restored = [_row(name, images, self.x, steps.get(name)) for name, images in self.restored.items()]
+        return [_row("noisy images", self.y, self.x), *restored]
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,12 +324,9 @@ class Encoded:
     inversion: Inversion
     training: Training
 
-    def rows(self) -> list[dict[str, Any]]:
-        steps = self.training.steps
-        return [
-            {"name": "decoder", "psnr": _psnr(self.guess, self.x), "steps": steps},
-            {"name": "inverted encoder", "psnr": _psnr(self.inversion.x, self.x), "steps": None},
-        ]
+    def rows(self) -> list[Row]:
+        decoder = _row("decoder", self.guess, self.x, self.training.steps)
+        return [decoder, _row("inverted encoder", self.inversion.x, self.x)]
 
 
 @dataclass
@@ -343,7 +345,7 @@ class Results:
         """Seconds that a second of work has taken so far, at least 1."""
         return min(max(self.seconds() / max(time.process_time() - self.spent, 1e-3), 1.0), PATIENCE)
 
-    def rows(self) -> dict[str, list[dict[str, Any]]]:
+    def rows(self) -> dict[str, list[Row]]:
         parts = {"photograph": self.photograph, "denoising": self.denoised, "inversion": self.encoded}
         return {name: part.rows() for name, part in parts.items() if part is not None}
 
@@ -351,11 +353,11 @@ class Results:
         return time.perf_counter() - self.begun
 
 
-def _psnr(images: Tensor, x: Tensor) -> float:
-    return float(psnr(images.reshape(len(x), *IMAGE), x.reshape(len(x), *IMAGE)).mean())
+def _row(name: str, images: Tensor, x: Tensor, steps: int | None = None) -> Row:
+    return {"name": name, "psnr": float(psnr(images, x).mean()), "steps": steps}
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> Lines:
+def _lines(rows: Sequence[Row]) -> Lines:
     table = Lines("", box=SIMPLE, show_edge=False)
     for heading in ("PSNR", "steps"):
         table.add_column(heading, justify="right")
@@ -367,10 +369,10 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Lines:
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def claims(rows: Mapping[str, Sequence[Mapping[str, Any]]], decidable: bool) -> list[records.Claim]:
+def claims(rows: Mapping[str, Sequence[Row]], decidable: bool) -> list[records.Claim]:
     """What the demonstration shows, or not, as far as it has come."""
-    db = {part: {row["name"]: row["psnr"] for row in found} for part, found in rows.items()}
-    steps = {part: min((row.get("steps") or ENOUGH for row in found), default=ENOUGH) for part, found in rows.items()}
+    db = {part: {row["name"]: row["psnr"] for row in lines} for part, lines in rows.items()}
+    steps = {part: min((row.get("steps") or ENOUGH for row in lines), default=ENOUGH) for part, lines in rows.items()}
     trained, coded = (decidable and steps.get(part, ENOUGH) >= ENOUGH for part in ("denoising", "inversion"))
     photograph, denoising, inversion = (db.get(part, {}) for part in ("photograph", "denoising", "inversion"))
     statements: list[tuple[str, str, bool | None]] = []
@@ -459,7 +461,7 @@ def _figures(results: Results) -> list[records.Figure]:
     return figures
 
 
-def _table(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> records.Table:
+def _table(name: str, title: str, rows: Sequence[Row]) -> records.Table:
     cells = [[row["name"], row["psnr"], row["steps"]] for row in rows]
     return records.Table(name, title, ["", "PSNR (dB)", "steps"], cells, ["", ".2f", ""])
 
@@ -475,11 +477,10 @@ def _curves(trainings: Mapping[str, Training]) -> records.Curves:
 
 
 def _pictures(name: str, title: str, rows: Mapping[str, Tensor]) -> records.Pictures:
-    images = {label: each[:SHOWN].reshape(-1, *IMAGE) for label, each in rows.items()}
+    images = {label: batch[:SHOWN].reshape(-1, *IMAGE[1:]) for label, batch in rows.items()}
     captions = {
-        label: [f"{value:.1f} dB" for value in psnr(each, images["clean"]).tolist()]
-        for label, each in images.items()
+        label: [f"{value:.1f} dB" for value in psnr(batch, images["clean"]).tolist()]
+        for label, batch in images.items()
         if label != "clean"
     }
-    shown = {label: each[:, 0] for label, each in images.items()}
-    return records.Pictures(name, title, shown, captions, truth="clean")
+    return records.Pictures(name, title, images, captions, truth="clean")

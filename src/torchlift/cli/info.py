@@ -77,7 +77,7 @@ class Info(Command):
         for section in ("versions", "machine", "data", "extras", "others"):
             table.add_row(section, "")
             for name, value in record[section].items():
-                table.add_row(f"  {name}", _text(value))
+                table.add_row(f"  {name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
         console.print(table)
         console.print("\nTo do: nothing." if not record["to_do"] else "\nTo do:")
         for sentence in record["to_do"]:
@@ -186,7 +186,3 @@ def _version(package: str, module: str, command: str) -> str:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         return f"{version}, but it cannot be imported ({reason}); {command}"
     return version
-
-
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

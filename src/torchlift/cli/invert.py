@@ -6,6 +6,9 @@ import math
 import shlex
 import time
 from dataclasses import dataclass, fields
+from functools import reduce
+from itertools import count
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
+from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.tables import facts
 from torchlift.core.checks import check_device, check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
@@ -128,9 +132,7 @@ class Invert(Command):
             check_size("images", self.images)
         if self.noise_level is not None:
             check_positive("noise-level", self.noise_level)
-        if self.algorithm not in ALGORITHMS:
-            hint = did_you_mean(self.algorithm, ALGORITHMS)
-            invalid_value("--algorithm", f"one of {', '.join(ALGORITHMS)}", repr(self.algorithm), hint)
+        check_choice("--algorithm", self.algorithm, ALGORITHMS)
         check_size("--seed", self.seed, minimum=0)
         if self.start is not None and self.decoder is not None:
             invalid_value("invert", "--start or --decoder", "both")
@@ -168,11 +170,7 @@ class Invert(Command):
             if name.rpartition("*")[2] in OF_IMAGES and len(network.in_shape) != 3:
                 hint = "For vectors try l1 or tikhonov."
                 invalid_value("--prior", f"images for {name}", f"inputs of shape {network.in_shape}", hint)
-        parts = [_prior_part(name) for name in names]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+        return reduce(add, map(_prior_part, names))
 
     @torch.no_grad()
     def _outputs(self, network: Network) -> tuple[Tensor | None, Tensor]:
@@ -200,12 +198,10 @@ class Invert(Command):
     def _invert(self, network: Network, y: Tensor, start: Tensor | Network | None) -> Inversion:
         with Progress(quiet=self.json) as progress:
             progress.start("inverting", time_limit=self.time_limit)
-            count = 0
+            steps = count(1)
 
             def note(step: Step) -> None:
-                nonlocal count
-                count += 1
-                progress.update(count, objective=step.value, running=step.extra.get("running"))
+                progress.update(next(steps), objective=step.value, running=step.extra.get("running"))
 
             return invert(
                 network,
@@ -227,15 +223,15 @@ class Invert(Command):
         trace = inversion.weight_trace
         error = None if truth is None else float((inversion.x - truth).norm() / truth.norm().clamp_min(1e-30))
         quality = None if truth is None or not looks_like_images(truth) else psnr(inversion.x, truth)
-        count = len(inversion.x)
-        each: dict[str, list[Any]] = {
+        unknown = [None] * len(inversion.x)
+        columns: dict[str, list[Any]] = {
             "status": [Status(code).name.lower() for code in inversion.status.tolist()],
             "steps": inversion.steps.tolist(),
             "weight": inversion.weight.tolist(),
             "residual": inversion.residual.tolist(),
             "objective": inversion.objective.tolist(),
-            "duality gap": [None] * count if inversion.duality_gap is None else inversion.duality_gap.tolist(),
-            "psnr": [None] * count if quality is None else quality.tolist(),
+            "duality gap": unknown if inversion.duality_gap is None else inversion.duality_gap.tolist(),
+            "psnr": unknown if quality is None else quality.tolist(),
         }
         expected = None if self.noise_level is None else self.noise_level * math.sqrt(y[0].numel())
         record = {
@@ -255,7 +251,7 @@ class Invert(Command):
             "psnr": None if quality is None else float(quality.double().mean()),
             "relative error": error,
             "trace": None if trace is None else {"rule": trace.rule, "rows": trace.rows()},
-            "images": [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)],
+            "images": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
         }
         return finite(record)
 
@@ -263,17 +259,13 @@ class Invert(Command):
         """The inputs as an array and, for pictures, as PNG files and a figure; names of what was written."""
         if self.out is None:
             return []
-        _save(self.out / "x.npy", inversion.x)
-        files = ["invert.json", "x.npy"]
-        for name, images in (("truth.npy", truth), ("start.npy", start)):
+        bars = None if self.interval is None else inversion.interval(self.interval)
+        arrays = {"x.npy": inversion.x, "truth.npy": truth, "start.npy": start}
+        arrays |= {} if bars is None else {"lower.npy": bars.lower, "upper.npy": bars.upper}
+        files = ["invert.json"]
+        for name, images in arrays.items():
             if images is not None:
-                _save(self.out / name, images)
-                files.append(name)
-        bars = None
-        if self.interval is not None:
-            bars = inversion.interval(self.interval)
-            for name, bound in (("lower.npy", bars.lower), ("upper.npy", bars.upper)):
-                _save(self.out / name, bound)
+                np.save(unlinked(self.out / name), images.cpu().numpy(), allow_pickle=False)
                 files.append(name)
         if not can_draw():
             return files
@@ -309,10 +301,6 @@ class Invert(Command):
         if self.out is not None:
             table.add_row("files", f"{self.out}: {', '.join(record['files'])}")
         console.print(table)
-
-
-def _save(file: Path, images: Tensor) -> None:
-    np.save(unlinked(file), images.cpu().numpy(), allow_pickle=False)
 
 
 def _prior_part(text: str) -> Prior:

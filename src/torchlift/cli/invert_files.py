@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchlift.cli.settings.arrays import read_npy, read_safetensors
 from torchlift.cli.settings.own_code import call_named
 from torchlift.core.checks import Shape
-from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.core.files import opened, unlinked
+from torchlift.core.errors import DataError, invalid_value, message, optional_module
+from torchlift.core.files import opened, parsing, unlinked
 from torchlift.data.idx import read_idx
+from torchlift.data.images import image_bytes, with_channels
 from torchlift.io import load_model
+from torchlift.io.models import fill
 from torchlift.networks import Network, lift
 
 MOST_PICTURES = 1000
@@ -64,14 +66,19 @@ def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
         files = sorted(path.glob("*.png")) if path.is_dir() else [path]
         if not files:
             raise DataError(message(f"{path}", "a folder of .png files", "none"))
-        samples = torch.stack(_same_size(path, [_picture(file, shape) for file in files]))
+        pictures = [_picture(file, shape) for file in files]
+        sizes = sorted({tuple(picture.shape) for picture in pictures})
+        if len(sizes) > 1:
+            raise DataError(message(f"{path}", "pictures of one size", f"{sizes[0]} and {sizes[1]}"))
+        samples = torch.stack(pictures)
     elif "idx" in path.name:
         levels = read_idx(path, shape=(None, None, None))
         _check_shape(path, levels.shape, shape)
-        samples = _scaled(levels)
+        samples = levels.double() / 255
     else:
         raise DataError(message(f"{path}", "a .npy, .png or IDX file, or a folder of .png", repr(path.name)))
-    return _shaped(path, samples, shape).to(torch.empty(0) if like is None else like)
+    _check_shape(path, samples.shape, shape)
+    return samples.reshape(-1, *shape).to(torch.empty(0) if like is None else like)
 
 
 def write_pictures(folder: Path, images: Tensor) -> int:
@@ -98,64 +105,33 @@ def can_draw() -> bool:
 def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network:
     made = call_named(f"invert model {name!r}, which is no folder", name)
     if weights is not None:
-        _fill(made, weights)
+        tensors = read_safetensors(f"weights {weights}", weights.expanduser())
+        fill(made, tensors, f"weights {weights}", "They belong to another network.")
     made.eval()
     return made if isinstance(made, Network) else lift(made, input_shape)
 
 
-def _fill(module: nn.Module, weights: Path) -> None:
-    tensors = read_safetensors(f"weights {weights}", weights.expanduser())
-    declared = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if declared != saved:
-        name = next(name for name in (*declared, *saved) if declared.get(name) != saved.get(name))
-        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (declared, saved))
-        raise DataError(message(f"weights {weights}", expected, got, "They belong to another network."))
-    module.load_state_dict(tensors)
-
-
-def _scaled(levels: Tensor) -> Tensor:
-    """0 to 255 as 0 to 1."""
-    return levels.double() / 255
-
-
 def _picture(file: Path, shape: Shape) -> Tensor:
-    """(C, H, W) in [0, 1], grey unless three channels are wanted."""
-    if find_spec("PIL") is None:
-        raise DataError(message(f"{file}", "the package pillow", "none", "Try: pip install 'torchlift[images]'"))
-    from PIL import Image
-
-    colour = len(shape) == 3 and shape[0] == 3
-    with opened(f"{file}", file, "a readable PNG picture") as stream:
-        try:
-            with Image.open(stream, formats=["PNG"]) as picture:
-                if picture.width * picture.height * (3 if colour else 1) != math.prod(shape):
-                    got = f"a picture of {picture.width} × {picture.height} pixels"
-                    raise DataError(message(f"{file}", f"samples of shape {shape}", got))
-                pixels = np.array(picture.convert("RGB" if colour else "L"))
-        except DataError:
-            raise
-        except Exception as error:  # pillow lets errors of many kinds through
-            raise DataError(message(f"{file}", "a readable PNG picture", str(error)[:200])) from error
-    tensor = _scaled(torch.from_numpy(pixels))
-    return tensor[None] if tensor.ndim == 2 else tensor.movedim(-1, 0)
-
-
-def _same_size(path: Path, pictures: list[Tensor]) -> list[Tensor]:
-    sizes = sorted({tuple(picture.shape) for picture in pictures})
-    if len(sizes) > 1:
-        raise DataError(message(f"{path}", "pictures of one size", f"{sizes[0]} and {sizes[1]}"))
-    return pictures
-
-
-def _shaped(path: Path, samples: Tensor, shape: Shape) -> Tensor:
-    """(B, *shape): axes of size 1 may be left out, and samples may be flat."""
-    _check_shape(path, samples.shape, shape)
-    return samples.reshape(-1, *shape)
+    """(C, H, W) in [0, 1], grey unless the shape has three channels."""
+    where, expected = str(file), "a readable PNG picture"
+    pillow = optional_module(where, "PIL.Image", "Pillow", "images")
+    channels = 3 if len(shape) == 3 and shape[0] == 3 else 1
+    with (
+        opened(where, file, expected) as stream,
+        parsing(where, expected),
+        pillow.open(stream, formats=["PNG"]) as picture,
+    ):
+        if picture.width * picture.height * channels != math.prod(shape):
+            got = f"a picture of {picture.width} × {picture.height} pixels"
+            raise DataError(message(where, f"samples of shape {shape}", got))
+        return with_channels(image_bytes(picture), channels).double() / 255
 
 
 def _check_shape(path: Path, given: Sequence[int], shape: Shape) -> None:
-    """Before numbers are converted, because they may grow by a factor of eight."""
+    """Refuse an array that is not (B, *shape), but for axes of size 1 and flat samples.
+
+    Before its numbers are converted, because they may grow by a factor of eight.
+    """
     one = tuple(given[1:])
     several = bool(given) and given[0] > 0 and (_squeezed(one) == _squeezed(shape) or one == (math.prod(shape),))
     if not several and _squeezed(given) != _squeezed(shape):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from torchlift.cli.command import not_ours, read_object
 from torchlift.cli.invert_files import read_batch
-from torchlift.core.errors import DataError
 from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
 from torchlift.report.records.checked import check_record
 
@@ -31,8 +30,6 @@ def inversion_record(folder: Path) -> Record:
     result = read_object(file)
     try:
         return check_record(_record(folder, result))
-    except DataError:
-        raise
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise not_ours(file, "invert", error) from error
 

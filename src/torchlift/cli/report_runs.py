@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from torchlift.cli.report_invert import inversion_record
@@ -50,16 +51,15 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[Path]]:
             continue
         inside = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
         inside.sort(key=lambda path: (_PLACES.get(path.name, len(_PLACES)), path.name))
-        read = [(path, _read(path)) for path in inside]
-        if all(run is None for _, run in read):
-            expected = (
-                "record (of torchlift reproduce), history.jsonl (of train) or invert.json, in it or one level below"
-            )
+        below = {path: _read(path) for path in inside}
+        if not any(below.values()):
+            files = "record (of torchlift reproduce), history.jsonl (of train) or invert.json"
             hint = "Name the folder that was given as --out."
-            raise DataError(message(f"report {folder}", expected, "none of them", hint))
-        left_out += [path for path, run in read if run is None]
-        for path, run in read:
-            if run is not None:
+            raise DataError(message(f"report {folder}", f"{files}, in it or one level below", "none of them", hint))
+        for path, run in below.items():
+            if run is None:
+                left_out.append(path)
+            else:
                 runs.setdefault(path.resolve(), run)
     return list(runs.values()), left_out
 
@@ -85,7 +85,4 @@ def distinct(runs: Sequence[Run]) -> list[str]:
 
 def _agreeing(paths: Sequence[Sequence[str]]) -> int:
     """How many parts all paths begin with."""
-    count = 0
-    while all(count < len(path) for path in paths) and len({path[count] for path in paths}) == 1:
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchlift.cli.command import not_ours, read_object
-from torchlift.cli.settings import Configuration, read_configuration
 from torchlift.cli.settings.data import load_samples
-from torchlift.cli.settings.files import to_plain
+from torchlift.cli.settings.files import read_configuration, to_plain
 from torchlift.cli.settings.network import reads_context
+from torchlift.cli.settings.settings import Configuration
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
@@ -151,10 +150,7 @@ def _pictures(configuration: Configuration, network: Network) -> tuple[list[Figu
     shape = samples.validation.x.shape[1:]
     if any(row[0].numel() != shape.numel() for row in rows.values()) or shape.numel() != shape[-2] * shape[-1]:
         return [], ""
-    captions = {name: _decibels(row, rows["truth"]) for name, row in rows.items() if name != "truth"}
+    quality = {name: psnr(row.reshape(x[:SHOWN].shape), x[:SHOWN]) for name, row in rows.items() if name != "truth"}
+    captions = {name: [f"{value:.1f} dB" for value in values.tolist()] for name, values in quality.items()}
     images = {name: row.reshape(-1, *shape[-2:]).float() for name, row in rows.items()}
     return [Pictures("samples", "Validation images", images, captions, truth="truth")], ""
-
-
-def _decibels(images: Tensor, truth: Tensor) -> list[str]:
-    return [f"{value:.1f} dB" for value in psnr(images.reshape(truth.shape), truth).tolist()]

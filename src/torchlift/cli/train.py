@@ -17,19 +17,15 @@ from rich.console import Console
 
 from torchlift import __version__
 from torchlift.cli.command import FIGURES, Command, Record
-from torchlift.cli.settings import (
+from torchlift.cli.settings.files import read_configuration, to_plain, write_configuration
+from torchlift.cli.settings.settings import (
     Configuration,
     DataSettings,
     NetworkSettings,
     PhaseSettings,
-    Setup,
     TrainingSettings,
-    prepare,
-    read_configuration,
-    settle,
-    write_configuration,
 )
-from torchlift.cli.settings.files import to_plain
+from torchlift.cli.settings.setup import Setup, prepare, settle
 from torchlift.cli.train_report import described, plan, show_plan, show_result
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.solution import Result, SolverError
@@ -213,15 +209,10 @@ def _record(setup: Setup, training: Training, references: Mapping[str, Mapping[s
         "result": training.result.code,
         "failed": training.failed,
         "converged": training.converged,
-        "message": _without_python(training.message),
+        "message": training.message.partition(" To go on, call train")[0],  # advice for those who call `train`
         "best": training.best,
         "validation": validation,
         "steps": training.steps,
         "seconds": training.seconds,
     }
     return finite(record)
-
-
-def _without_python(text: str) -> str:
-    """The message without the advice for those who call `train` themselves."""
-    return text.partition(" To go on, call train")[0]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from torchlift.cli.command import Record
-from torchlift.cli.settings import Setup
+from torchlift.cli.settings.setup import Setup
 from torchlift.cli.tables import columns, facts
 from torchlift.networks import Network
 from torchlift.training.memory import format_bytes, plan_memory

@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 """The shape of one sample, without the batch axis."""
 
 
+def check_instance(where: str, value: object, kind: type[T], expected: str = "", hint: str = "") -> T:
+    """An instance of a class, which messages call `expected` or by its name."""
+    if not isinstance(value, kind):
+        invalid_type(where, expected or f"a {kind.__name__}", value, hint)
+    return value
+
+
 def check_tensor(where: str, value: object) -> Tensor:
     """A floating-point tensor."""
-    if not isinstance(value, Tensor):
-        invalid_type(where, "a torch.Tensor", value, "Try torch.as_tensor(...).")
-    if not value.is_floating_point():
-        invalid_value(where, "a floating-point tensor", value.dtype, "Try `.float()` or `.double()`.")
-    return value
+    tensor = check_instance(where, value, Tensor, "a torch.Tensor", "Try torch.as_tensor(...).")
+    if not tensor.is_floating_point():
+        invalid_value(where, "a floating-point tensor", tensor.dtype, "Try `.float()` or `.double()`.")
+    return tensor
 
 
 def check_batch(where: str, value: object, shape: Shape) -> Tensor:
@@ -63,13 +71,25 @@ def check_positive(where: str, value: object) -> float:
     return number
 
 
-def check_number(where: str, value: object) -> float:
-    """A finite real number (not a bool)."""
+def check_number(where: str, value: object, minimum: float = -math.inf) -> float:
+    """A finite real number (not a bool) >= minimum."""
     if isinstance(value, bool) or not isinstance(value, Real):
         invalid_type(where, "a real number", value)
     number = float(value)
     if not math.isfinite(number):
         invalid_value(where, "a finite number", value)
+    if number < minimum:
+        invalid_value(where, f"a number >= {minimum:g}", value)
+    return number
+
+
+def check_interval(where: str, value: object, interval: str, hint: str = "") -> float:
+    """A number in an interval such as "[0, 1)", where a round bracket leaves the end out."""
+    number = check_number(where, value)
+    low, high = map(float, interval[1:-1].split(","))
+    left_out = (number == low and interval[0] == "(") or (number == high and interval[-1] == ")")
+    if not low <= number <= high or left_out:
+        invalid_value(where, f"a number in {interval}", value, hint)
     return number
 
 
@@ -99,13 +119,13 @@ def check_device(where: str, value: str) -> torch.device:
 
 def _accelerators() -> list[tuple[str, int]]:
     """The kind of accelerator that torch finds, and how many."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return [] if found is None else [(found.type, torch.accelerator.device_count())]
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return [] if device is None else [(device.type, torch.accelerator.device_count())]
 
 
-def check_choice(where: str, name: object, known: Iterable[str]) -> str:
-    """One of the known names; a misspelt one is answered with the nearest."""
-    names = list(known)
+def check_choice(where: str, name: object, choices: Iterable[str]) -> str:
+    """One of these names; a misspelt one is answered with the nearest."""
+    names = list(choices)
     if not isinstance(name, str):
         invalid_type(where, "a string", name)
     if name not in names:

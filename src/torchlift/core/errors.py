@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from importlib import import_module
 from inspect import isabstract
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _LONGEST = 2000
 
@@ -40,11 +41,24 @@ class DataError(TorchliftError, OSError):
     """A data file is absent, damaged or not what its name says."""
 
 
+class MissingPackageError(TorchliftError, ImportError):
+    """An optional package is not installed."""
+
+
 def message(where: str, expected: str, got: object, hint: str = "") -> str:
     """The one sentence form that all our errors share; what came may be as long as a file."""
     came = str(got)
     text = f"{where}: expected {expected}, got {came if len(came) <= _LONGEST else f'{came[:_LONGEST]}…'}."
     return f"{text} {hint}" if hint else text
+
+
+def optional_module(where: str, module: str, package: str, extra: str) -> Any:
+    """A module of a package that an extra of torchlift brings."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        hint = f'Try `pip install "torchlift[{extra}]"`.'
+        raise MissingPackageError(message(where, f"the package {package}", error, hint)) from None
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "", cutoff: float = 0.5) -> str:

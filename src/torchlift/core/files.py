@@ -45,6 +45,17 @@ def opened(where: str, path: str | os.PathLike[str], expected: str) -> Iterator[
         raise
 
 
+@contextmanager
+def parsing(where: str, expected: str) -> Iterator[None]:
+    """Whatever a library raises about what it reads, errors of many kinds, becomes a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(message(where, expected, str(error)[:400] or type(error).__name__)) from error
+
+
 def read_bytes(where: str, path: str | os.PathLike[str], largest: int, expected: str = "a readable file") -> bytes:
     """The content of an ordinary file of at most `largest` bytes."""
     with opened(where, path, expected) as stream:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Factor, Point
 
@@ -172,8 +173,7 @@ class CompositeProblem(Problem):
         leaves = tuple(tensor.detach().requires_grad_() for tensor in point.tensors)
         with torch.enable_grad():
             value = self._value(*leaves)
-            if not isinstance(value, Tensor):
-                invalid_type("CompositeProblem value", "a 0-d tensor", value, "Or give `gradient`.")
+            value = check_instance("CompositeProblem value", value, Tensor, "a 0-d tensor", "Or give `gradient`.")
             return torch.autograd.grad(value, leaves)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,13 +47,11 @@ _TRUSTED: set[str] = set()  # our own modules that have called before
 EVERY_STEP = (
     "Centring.heard",
     "Centring.take",
-    "CrossEntropy.mean",
     "GradientMethod.differentiate",
     "Loss.mean",
     "Perturbation.response",
     "Progress.update",
     "RelativeStep.step",
-    "SquaredError.mean",
     "SweepDescent.by_form",
     "SweepDescent.gradients",
     "TensorBatches.batch",
@@ -101,11 +100,7 @@ def _check_methods(owner: type) -> None:
         if inspect.isfunction(function) and (kind or _has_arguments(function)):
             if hasattr(function, "checks_calls") or getattr(function, "__isabstractmethod__", False):
                 continue
-            where = (
-                owner.__name__
-                if name in ("__init__", "__new__")
-                else f"{owner.__name__}.{name}".removesuffix(".__call__")
-            )
+            where = re.sub(r"\.__(init|new|call)__$", "", f"{owner.__name__}.{name}")
             checked = _checked(function, where, method=kind is not staticmethod)
             type.__setattr__(owner, name, kind(checked) if kind else checked)
 
@@ -209,9 +204,9 @@ def _compare(function: Any, where: str, args: Any, kwargs: Any, method: bool) ->
         kind = signature.parameters[name].kind
         values = value if kind is kind.VAR_POSITIONAL else value.values() if kind is kind.VAR_KEYWORD else (value,)
         default = signature.parameters[name].default
-        for each in values:
-            if each is not default and not fits(each, hints.get(name, Any)):
-                _refuse(f"{where} {name}", hints[name], each)
+        for item in values:
+            if item is not default and not fits(item, hints.get(name, Any)):
+                _refuse(f"{where} {name}", hints[name], item)
 
 
 def _refuse(where: str, hint: Any, value: object) -> NoReturn:
@@ -245,9 +240,9 @@ def _explain(function: Any, where: str, args: Any, kwargs: Any, error: Exception
 
 def _way_to_call(function: Any, where: str) -> str:
     """Its name and its arguments, without those that are options."""
-    named = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
-    options = [each for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty]
-    names = [each.name for each in named if each not in options]
+    parameters = inspect.signature(function).parameters.values()
+    options = [one for one in parameters if one.kind is one.KEYWORD_ONLY or one.default is not one.empty]
+    names = [one.name for one in parameters if one not in options and one.name != "self"]
     return f"{where.rpartition('.')[2]}({', '.join([*names, '…'] if options else names)})"
 
 
@@ -266,6 +261,7 @@ def _short(text: str) -> str:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the type that an annotation says; numbers are no truth values, tuples may be lists."""
     origin, inner = get_origin(hint), get_args(hint)
+    outer = origin or object
     if hint is Any or hint is object or hint is inspect.Parameter.empty:
         return True
     if hint is None or hint is type(None):
@@ -279,9 +275,9 @@ def fits(value: Any, hint: Any) -> bool:
             return _is_device(value)
         if isinstance(value, str) and Path in inner:
             return "\0" not in value
-        return any(fits(value, each) for each in inner)
+        return any(fits(value, part) for part in inner)
     if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in inner)
+        return any(type(value) is type(choice) and value == choice for choice in inner)
     if hint is bool:
         return isinstance(value, bool | np.bool_)
     if hint is float:
@@ -294,17 +290,17 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, torch.dtype) and value.is_floating_point
     if hint is torch.device:
         return isinstance(value, torch.device)
-    if origin is not None and issubclass(origin, Callable):
+    if issubclass(outer, Callable):
         return callable(value) and _takes(value, inner[0] if inner else ...)
-    if origin is not None and issubclass(origin, Mapping):
+    if issubclass(outer, Mapping):
         return isinstance(value, Mapping) and all(
-            fits(key, inner[0]) and fits(each, inner[1]) for key, each in value.items()
+            fits(key, inner[0]) and fits(item, inner[1]) for key, item in value.items()
         )
-    if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
+    if origin is tuple or issubclass(outer, Sequence):
         return _fits_in_order(value, inner, origin) or (hint == Shape and fits(value, int))
-    if origin is not None and issubclass(origin, Iterable):
+    if issubclass(outer, Iterable):
         if isinstance(value, np.ndarray):
-            return all(fits(each, inner[0]) for each in value) if inner and value.ndim else False
+            return all(fits(item, inner[0]) for item in value) if inner and value.ndim else False
         return isinstance(value, origin) and not isinstance(value, str | bytes)
     kind = origin or hint
     if getattr(kind, "_is_protocol", False):
@@ -316,10 +312,11 @@ def fits(value: Any, hint: Any) -> bool:
 def words(hint: Any) -> str:
     """An annotation as people say it."""
     origin, inner = get_origin(hint), get_args(hint)
+    outer = origin or object
     if origin is Annotated:
         return words(inner[0])
     if origin in (Union, types.UnionType):
-        said = list(dict.fromkeys(words(each) for each in inner))
+        said = list(dict.fromkeys(map(words, inner)))
         if "a path" in said and "a string" in said:
             said.remove("a string")
         return " or ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
@@ -329,11 +326,11 @@ def words(hint: Any) -> str:
         return _WORDS[hint]
     if origin is os.PathLike:
         return "a path"
-    if origin is not None and issubclass(origin, Callable):
+    if issubclass(outer, Callable):
         return f"a function of {_called(hint)}" if inner and inner[0] is not ... else "a function"
-    if origin is not None and issubclass(origin, Mapping):
+    if issubclass(outer, Mapping):
         return f"a mapping of {_many(inner[0])} to {_many(inner[1])}"
-    if origin is not None and issubclass(origin, Iterable):
+    if issubclass(outer, Iterable):
         several = len(inner) > 1 and inner[1] is not ...
         return f"{len(inner)} values" if several else f"a sequence of {', '.join(map(_many, inner[:1]))}"
     name = getattr(origin or hint, "__name__", str(hint))
@@ -352,9 +349,9 @@ def _many(hint: Any) -> str:
 
 
 def _called(hint: Any) -> str:
-    for each in (hint, *get_args(hint)):
-        if get_origin(each) is not None and issubclass(get_origin(each) or object, Callable) and get_args(each):
-            inner = get_args(each)[0]
+    for part in (hint, *get_args(hint)):
+        if issubclass(get_origin(part) or object, Callable) and get_args(part):
+            inner = get_args(part)[0]
             return "(" + ", ".join(words(one).split()[-1] for one in inner) + ")" if inner is not ... else "(…)"
     return "(…)"
 
@@ -388,7 +385,7 @@ def _fits_in_order(value: Any, inner: tuple[Any, ...], origin: Any) -> bool:
         return False
     if origin is tuple and inner and inner[-1] is not ...:
         return len(value) == len(inner) and all(map(fits, value, inner))
-    return all(fits(each, inner[0]) for each in value) if inner and isinstance(value, list | tuple) else True
+    return all(fits(item, inner[0]) for item in value) if inner and isinstance(value, list | tuple) else True
 
 
 def _is_of_the_user(value: object) -> bool:

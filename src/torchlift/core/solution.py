@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.html import curve, facts
@@ -116,7 +116,7 @@ class Solution(Generic[S]):
     def raise_if_failed(self, *, unfinished: bool = False) -> Solution[S]:
         """Itself, or a `SolverError` after a failure; with `unfinished` after anything but convergence."""
         if self.failed or (unfinished and not self.converged):
-            _raise(self.result, self.message)
+            raise SolverError(self.result, self.message)
         return self
 
     def _repr_html_(self) -> str:
@@ -126,7 +126,3 @@ class Solution(Generic[S]):
             rows |= {"steps": last.step, "seconds": f"{last.seconds:.3g}", "objective": f"{last.value:.6g}"}
             rows |= {"residual": f"{last.residual:.3g}", "relative change": f"{last.change:.3g}"}
         return facts("Solution", rows) + curve("objective", [record.value for record in self.history])
-
-
-def _raise(result: Result, message: str) -> NoReturn:
-    raise SolverError(result, message)

@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_tensor
+from torchlift.core.errors import invalid_value
 
 Layout: TypeAlias = tuple[tuple[str, int], ...]
 """(block, number of tensors), in order."""
@@ -49,8 +49,7 @@ class Point(Mapping[str, tuple[Tensor, ...]]):
     __slots__ = ("_layout", "_tensors", "sharing")
 
     def __init__(self, blocks: Mapping[str, Tensor | Sequence[Tensor]], sharing: Sharing | None = None) -> None:
-        if not isinstance(blocks, Mapping):
-            invalid_type("Point", "a mapping from block names to tensors", blocks, 'Try Point({"x": tensor}).')
+        check_instance("Point", blocks, Mapping, "a mapping from block names to tensors", 'Try Point({"x": tensor}).')
         tensors: list[Tensor] = []
         layout: list[tuple[str, int]] = []
         for name, value in blocks.items():

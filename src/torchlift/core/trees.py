@@ -33,7 +33,7 @@ def leaves(node: Any, path: str = "", stop: type | None = None) -> dict[str, Any
     if inner is None:
         return {path: node}
     below = (leaves(part, f"{path}.{name}" if path else name, stop) for name, part in inner.items())
-    return {place: leaf for found in below for place, leaf in found.items()}
+    return {place: leaf for part in below for place, leaf in part.items()}
 
 
 def map_leaves(function: Callable[..., Any], node: Any, *others: Any, kind: Any = Tensor, path: str = "") -> Any:

@@ -59,7 +59,9 @@ def as_batches(
     if isinstance(data, DataLoader):
         return LoaderBatches(data, seed=seed, like=like, where=where)
     if isinstance(data, Dataset):
-        return LoaderBatches(_loader(where, data, batch_size), seed=seed, like=like, where=where)
+        check_map_style(where, data)
+        loader = DataLoader(data, clip_size(batch_size, len(data)), shuffle=batch_size is not None)  # type: ignore[arg-type]
+        return LoaderBatches(loader, seed=seed, like=like, where=where)
     if callable(data):
         return DrawnBatches(data, batch_size=batch_size, seed=seed, like=like, where=where)
     expected = "(inputs, targets), (inputs, targets, context), a Dataset, a DataLoader or a function draw(generator)"
@@ -77,8 +79,3 @@ def unwrapped(data: Any) -> Any:
     if several and all(isinstance(sample, (tuple, list)) and len(sample) in (2, 3) for sample in data):
         return Subset(data, range(len(data)))  # type: ignore[arg-type]
     return data
-
-
-def _loader(where: str, data: Any, batch_size: int | None) -> DataLoader[Any]:
-    check_map_style(where, data)
-    return DataLoader(data, clip_size(batch_size, len(data)), shuffle=batch_size is not None)

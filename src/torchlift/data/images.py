@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from pathlib import Path
@@ -12,17 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import DataError, TorchliftError, invalid_value, message
-from torchlift.core.files import opened
+from torchlift.core.errors import DataError, invalid_value, message, optional_module
+from torchlift.core.files import opened, parsing
 
 #: Endings of files that are read.
 ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 #: Pixels that one image may have: beyond, a small file may be meant to fill the memory.
 LARGEST = 200_000_000
-
-
-class MissingPillowError(TorchliftError, ImportError):
-    """Pillow is not installed."""
 
 
 def load_images(folder: str | Path, *, channels: int | None = None) -> list[Tensor]:
@@ -48,27 +43,23 @@ def load_images(folder: str | Path, *, channels: int | None = None) -> list[Tens
     images = [_read(path) for path in files]
     if channels is None:
         channels = max(len(image) for image in images)
-    return [_with_channels(image, channels) for image in images]
+    return [with_channels(image, channels) for image in images]
 
 
 def _read(path: Path) -> Tensor:
     where, expected = f"image {path}", "a readable image"
-    pillow = _pillow()
-    with opened(where, path, expected) as stream, warnings.catch_warnings():
+    pillow = optional_module("load_images", "PIL.Image", "Pillow", "images")
+    with opened(where, path, expected) as stream, parsing(where, expected), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata and sizes, which are checked here
-        try:
-            with pillow.open(stream) as image:
-                if image.width * image.height > LARGEST:
-                    got = f"{image.width} x {image.height}"
-                    raise DataError(message(where, f"at most {LARGEST:,} pixels", got, "Cut it into parts."))
-                return _bytes(image)
-        except DataError:
-            raise
-        except Exception as error:  # whatever Pillow says to damaged files
-            raise DataError(message(where, expected, str(error)[:200] or type(error).__name__)) from error
+        with pillow.open(stream) as image:
+            if image.width * image.height > LARGEST:
+                got = f"{image.width} x {image.height}"
+                raise DataError(message(where, f"at most {LARGEST:,} pixels", got, "Cut it into parts."))
+            return image_bytes(image)
 
 
-def _bytes(image: Any) -> Tensor:
+def image_bytes(image: Any) -> Tensor:
+    """An image of Pillow as bytes (channels, height, width); of 16 bits the upper ones."""
     if image.mode.startswith("I;16"):
         array = (np.asarray(image) >> 8).astype(np.uint8)
     elif image.mode in ("I", "F"):
@@ -79,7 +70,7 @@ def _bytes(image: Any) -> Tensor:
     return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
 
 
-def _with_channels(image: Tensor, channels: int) -> Tensor:
+def with_channels(image: Tensor, channels: int) -> Tensor:
     """Grey as three equal channels, colour as luma (ITU-R 601)."""
     if len(image) == channels:
         return image
@@ -87,11 +78,3 @@ def _with_channels(image: Tensor, channels: int) -> Tensor:
         return image.expand(3, -1, -1).contiguous()
     luma = torch.tensordot(torch.tensor([0.299, 0.587, 0.114]), image.float(), 1)
     return luma.round().to(torch.uint8)[None]
-
-
-def _pillow() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        text = "load_images: expected the package Pillow, got none. Try `pip install torchlift[images]`."
-        raise MissingPillowError(text) from None

@@ -16,7 +16,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batch, Batches
 from torchlift.data.collate import collating
@@ -48,8 +48,7 @@ class LoaderBatches(Batches):
     def __init__(
         self, loader: DataLoader[Any], *, seed: int = 0, like: Tensor | None = None, where: str = "data"
     ) -> None:
-        if not isinstance(loader, DataLoader):
-            invalid_type(where, "a DataLoader", loader)
+        check_instance(where, loader, DataLoader)
         self.like, self.where = like, where
         self.seed = check_size("seed", seed, minimum=0)
         self.per_epoch = _check_loader(where, loader)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.tasks import Task
 
@@ -42,8 +42,7 @@ class Patches:
         check_size("Patches size", self.size)
         check_size("Patches count", self.count)
         check_images("Patches images", self.images, self.size)
-        if not isinstance(self.task, Task):
-            invalid_type("Patches task", "a task such as Denoising(0.1)", self.task)
+        check_instance("Patches task", self.task, Task, "a task such as Denoising(0.1)")
 
     def __call__(self, generator: torch.Generator) -> tuple[Any, ...]:
         x = torch.stack([self._patch(generator) for _ in range(self.count)])
@@ -130,8 +129,7 @@ def check_images(where: str, images: Sequence[Tensor], size: int) -> None:
     if isinstance(images, str) or not isinstance(images, Sequence | Tensor) or len(images) == 0:
         invalid_type(where, "a sequence of images (channels, height, width)", images)
     for number, image in enumerate(images):
-        if not isinstance(image, Tensor):
-            invalid_type(f"{where}[{number}]", "a torch.Tensor", image)
+        check_instance(f"{where}[{number}]", image, Tensor, "a torch.Tensor")
         if image.ndim != 3 or image.shape[0] != images[0].shape[0]:
             expected = "(channels, height, width)" if number == 0 else f"{images[0].shape[0]} channels, as the first"
             invalid_value(f"{where}[{number}]", expected, f"shape {tuple(image.shape)}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_number, check_positive, check_size, check_tensor
+from torchlift.core.checks import Shape, check_interval, check_number, check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.operators import (
     Blur,
@@ -49,7 +49,8 @@ class Task(ABC):
 
     def degrade(self, x: Tensor, generator: torch.Generator | None = None) -> Degraded:
         """y = H x + noise for images x (B, C, H, W); the generator lives on the CPU."""
-        _check_images(x)
+        if check_tensor("images", x).ndim != 4 or 0 in x.shape:
+            invalid_value("images", "shape (batch, channels, height, width)", tuple(x.shape))
         context = self.context(x, generator)
         y = self.operator(tuple(x.shape[1:]), x).forward(x, context)
         if self.noise > 0:
@@ -92,7 +93,7 @@ class Deblurring(Task):
     def __post_init__(self) -> None:
         check_size("Deblurring size", self.size)
         check_positive("Deblurring sigma", self.sigma)
-        _check_noise("Deblurring noise", self.noise)
+        check_number("Deblurring noise", self.noise, minimum=0)
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
         like = torch.empty(0) if like is None else like
@@ -113,9 +114,8 @@ class Inpainting(Task):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < check_number("Inpainting share", self.share) < 1:
-            invalid_value("Inpainting share", "a number in (0, 1)", self.share)
-        _check_noise("Inpainting noise", self.noise)
+        check_interval("Inpainting share", self.share, "(0, 1)")
+        check_number("Inpainting noise", self.noise, minimum=0)
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
         return Mask(shape=shape)
@@ -142,7 +142,7 @@ class SuperResolution(Task):
 
     def __post_init__(self) -> None:
         check_size("SuperResolution factor", self.factor, minimum=2)
-        _check_noise("SuperResolution noise", self.noise)
+        check_number("SuperResolution noise", self.noise, minimum=0)
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
         blur = Deblurring(self.size, self.sigma, self.noise, "symmetric").operator(shape, like)
@@ -171,7 +171,7 @@ class MagneticResonance(Task):
         if self.centre * self.acceleration > 1 or self.acceleration < 1:
             expected = "a centre of at most the measured share 1 / acceleration"
             invalid_value("MagneticResonance", expected, f"{self.centre} and 1 / {self.acceleration}")
-        _check_noise("MagneticResonance noise", self.noise)
+        check_number("MagneticResonance noise", self.noise, minimum=0)
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
         image = _image(shape)
@@ -201,7 +201,7 @@ class Tomography(Task):
 
     def __post_init__(self) -> None:
         check_size("Tomography angles", self.angles)
-        _check_noise("Tomography noise", self.noise)
+        check_number("Tomography noise", self.noise, minimum=0)
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
         degrees = tuple(180 * number / self.angles for number in range(self.angles))
@@ -212,16 +212,6 @@ def _image(shape: Shape) -> tuple[int, int, int]:
     if len(shape) != 3:
         invalid_value("images", "shape (channels, height, width)", shape)
     return shape[0], shape[1], shape[2]
-
-
-def _check_noise(where: str, noise: object) -> None:
-    if check_number(where, noise) < 0:
-        invalid_value(where, "a number >= 0", noise)
-
-
-def _check_images(x: Tensor) -> None:
-    if check_tensor("images", x).ndim != 4 or 0 in x.shape:
-        invalid_value("images", "shape (batch, channels, height, width)", tuple(x.shape))
 
 
 #: The paper's settings, by name.

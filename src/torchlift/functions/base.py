@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import reduce
 from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_number, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance, check_number, check_positive
+from torchlift.core.errors import invalid_value
 from torchlift.operators import Identity, LinearOperator
 
 Amount = float | Tensor
@@ -244,10 +245,7 @@ class Split:
         """Σ A_iᵀ p_i, shaped like x."""
         if not duals:
             return torch.zeros_like(x)
-        total = self.terms[0].back(duals[0])
-        for term, p in zip(self.terms[1:], duals[1:], strict=True):
-            total = total + term.back(p)
-        return total
+        return reduce(torch.add, [term.back(p) for term, p in zip(self.terms, duals, strict=True)])
 
     def value(self, x: Tensor, products: tuple[Tensor, ...]) -> Tensor:
         """R(x), given its products A_i x: (B,)."""
@@ -279,8 +277,7 @@ class Multiple(Prior):
     factor: float
 
     def __post_init__(self) -> None:
-        if check_number("multiple of a prior", self.factor) < 0:
-            invalid_value("multiple of a prior", "a number >= 0", self.factor)
+        check_number("multiple of a prior", self.factor, minimum=0)
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         return tuple(replace(part, factor=part.factor * float(self.factor)) for part in self.prior.parts(shape))
@@ -305,9 +302,7 @@ def _intersection(constraints: list[Part]) -> Function:
 
 
 def check_prior(where: str, prior: object) -> Prior:
-    if not isinstance(prior, Prior):
-        invalid_type(where, "a prior", prior, "Try torchlift.priors.TotalVariation().")
-    return prior
+    return check_instance(where, prior, Prior, "a prior", "Try torchlift.priors.TotalVariation().")
 
 
 def check_step(step: Amount, x: Tensor) -> Amount:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_number, check_positive
-from torchlift.core.errors import invalid_value
 from torchlift.functions.base import ROUNDING, Amount, Function, along, at_least_tiny, check_step, per_sample
 
 
@@ -38,8 +37,7 @@ class GroupNorm(Function):
 
     def __post_init__(self) -> None:
         check_positive("GroupNorm weight", self.weight)
-        if check_number("GroupNorm delta", self.delta) < 0:
-            invalid_value("GroupNorm delta", "a number >= 0", self.delta)
+        check_number("GroupNorm delta", self.delta, minimum=0)
         if isinstance(self.dim, int):
             object.__setattr__(self, "dim", (self.dim,))
 

@@ -24,8 +24,8 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.io.folders import discard, remove, replacing, sync, writing
 from torchlift.io.lock import FolderLock, hold
 from torchlift.io.pair import write_pair
@@ -70,8 +70,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path | str, *, keep: int = 2, kind: str = "training") -> None:
-        if not isinstance(kind, str):
-            invalid_type("kind", "a string", kind)
+        check_instance("kind", kind, str, "a string")
         self.folder = Path(folder)
         self.keep = check_size("keep", keep)
         self.kind = kind
@@ -128,7 +127,7 @@ class Checkpoints:
         """`save`, whose files are written into a hidden folder by the block."""
         self.claim()
         step = check_size("step", step, minimum=0)
-        lowest = self._position if self._position is not None else max(self._found("step"), default=-1) + 1
+        lowest = self._position if self._position is not None else max(self._kept("step"), default=-1) + 1
         if step < lowest:
             invalid_value("step", f"a whole number >= {lowest}, after those in {self.folder}", step, _CONTINUE)
         with replacing(self.path(step)) as new:
@@ -173,11 +172,11 @@ class Checkpoints:
         """All that is named like what is asked for, the one to prefer first."""
         if which in ("latest", "best"):
             prefix = "step" if which == "latest" else "best"
-            return [self.path(step, prefix) for step in reversed(self._found(prefix))]
+            return [self.path(step, prefix) for step in reversed(self._kept(prefix))]
         if isinstance(which, str):
             invalid_value("which", "'latest', 'best' or a step", repr(which))
         step = check_size("which", which, minimum=0)
-        return [self.path(step, prefix) for prefix in ("step", "best") if step in self._found(prefix)]
+        return [self.path(step, prefix) for prefix in ("step", "best") if step in self._kept(prefix)]
 
     def stand_at(self, step: int) -> None:
         """Where a run goes on that has loaded one of the `candidates`."""
@@ -190,12 +189,12 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that seem intact, in order; their tensors are not read."""
-        return [step for step in self._found("step") if self._seems_intact(self.path(step))]
+        return [step for step in self._kept("step") if self._seems_intact(self.path(step))]
 
     def path(self, step: int, prefix: str = "step") -> Path:
         return self.folder / f"{prefix}-{step:08d}"
 
-    def _found(self, prefix: str) -> list[int]:
+    def _kept(self, prefix: str) -> list[int]:
         """The steps of all that is named like a checkpoint."""
         matches = [match for path in self.folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         return sorted({int(number) for _, kind, number in (match.groups() for match in matches) if kind == prefix})
@@ -213,7 +212,7 @@ class Checkpoints:
         kept = [other for other in steps if other <= step][-self.keep :]
         gone = [self.path(other) for other in steps if other not in kept]
         if best:
-            gone += [self.path(other, "best") for other in self._found("best") if other != step]
+            gone += [self.path(other, "best") for other in self._kept("best") if other != step]
         with writing(self.folder):
             for path in gone:
                 discard(path)

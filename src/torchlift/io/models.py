@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import parsing
+from torchlift.core.trees import leaves
 from torchlift.io.claims import check_claim
 from torchlift.io.modules import build_modules, check_arguments, describe_modules
 from torchlift.io.pair import load_tensors, save_tensors
@@ -47,8 +50,7 @@ def save_model(folder: str | Path, network: Network) -> Path:
         network: any of torchlift's architectures. Of a `Network` of one's own, a `GraphNetwork` and one whose
             activations hold parameters only the numbers are saved, to be loaded into another instance of it.
     """
-    if not isinstance(network, Network):
-        invalid_type("save_model network", "a Network", network, "Lift an nn.Sequential first: tl.lift(module).")
+    check_instance("save_model network", network, Network, hint="Lift an nn.Sequential first: tl.lift(module).")
     frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     dtype = None if network.like is None else dtype_name(network.like.dtype)
     record = {"architecture": _describe(network), "dtype": dtype, "frozen": frozen}
@@ -66,30 +68,36 @@ def load_model(folder: str | Path, *, into: Network | None = None) -> Network:
         DataError: there is no model, it is damaged, or it does not fit `into`.
     """
     tensors, record = load_tensors(folder, kind="model")
-    if into is not None:
-        return _filled(into, tensors, folder)
-    try:
+    network = _rebuilt(record, tensors, folder) if into is None else into
+    fill(network, tensors, f"model {folder}", "It is a model of another network.")
+    return network
+
+
+def _rebuilt(record: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: str | Path) -> Network:
+    """The network that a record describes, with placeholders for its numbers."""
+    with parsing(f"model {folder}", "an architecture of this version"):
         network = _build(record["architecture"], sum(tensor.numel() for tensor in tensors.values()))
         if record["dtype"] is not None:
             network = network.to(DTYPES[record["dtype"]])
         for name in record["frozen"]:
             network.get_parameter(name).requires_grad_(False)
-    except DataError:
-        raise
-    except Exception as error:  # whatever the constructors of torch's modules and of ours say to what a file claims
-        raise DataError(message(f"model {folder}", "an architecture of this version", str(error)[:400])) from error
-    return _filled(network, tensors, folder)
+        return network
 
 
-def _filled(network: Network, tensors: Mapping[str, Tensor], folder: str | Path) -> Network:
-    expected_shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str, hint: str) -> None:
+    """Load tensors into a module; the first one that does not fit is named.
+
+    Arguments:
+        where: begins messages.
+        hint: ends them.
+    """
+    declared = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected_shapes != saved:
-        name = next(name for name in (*expected_shapes, *saved) if expected_shapes.get(name) != saved.get(name))
-        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (expected_shapes, saved))
-        raise DataError(message(f"model {folder}", expected, got, "It is a model of another network."))
-    network.load_state_dict(dict(tensors))
-    return network
+    if declared != saved:
+        name = next(name for name in (*declared, *saved) if declared.get(name) != saved.get(name))
+        expected, got = (f"{name} {shapes.get(name, 'absent')}" for shapes in (declared, saved))
+        raise DataError(message(where, expected, got, hint))
+    module.load_state_dict(dict(tensors))
 
 
 def _describe(network: Network) -> dict[str, Any]:
@@ -174,14 +182,7 @@ def _build(description: Mapping[str, Any], stored: int) -> Network:
 
 def _example_context(operator: LinearOperator) -> dict[str, Tensor] | None:
     """One sample with ones for every mask that the operator asks the context for."""
-    masks: dict[str, Tensor] = {}
-
-    def visit(node: object) -> None:
-        if isinstance(node, Mask) and node.mask is None:
-            masks[node.key] = torch.ones(()).expand(1, *node.in_shape)  # takes no memory, whatever the shape
-        parts = vars(node).values() if isinstance(node, LinearOperator) else node if isinstance(node, tuple) else ()
-        for part in parts:
-            visit(part)
-
-    visit(operator)
-    return masks or None
+    nodes = leaves(operator, stop=Mask).values()
+    masks = [node for node in nodes if isinstance(node, Mask) and node.mask is None]
+    # views of one number, which take no memory whatever the shape
+    return {mask.key: torch.ones(()).expand(1, *mask.in_shape) for mask in masks} or None

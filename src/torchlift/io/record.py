@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
+from torchlift.core.checks import check_instance
 from torchlift.core.encoding import decode, encode
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.io.folders import present, reason, sync
 
 RECORD = "record.json"
@@ -39,8 +40,7 @@ _CHUNK = 1 << 20
 
 def write_record(folder: Path, content: Mapping[str, Any], record: object) -> None:
     """`record.json` of the content and the caller's own record, on to the disk."""
-    if not isinstance(record, Mapping):
-        invalid_type("record", "a dict of JSON values", record)
+    check_instance("record", record, Mapping, "a dict of JSON values")
     text = _sealed(encode({**content, "record": record}))
     if len(text) > MAX_RECORD:
         invalid_value("record", f"at most {MAX_RECORD} bytes of JSON", len(text), "Put long series into `tensors`.")

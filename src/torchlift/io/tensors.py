@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.io.folders import sync
 from torchlift.io.record import entry_of
 
@@ -32,8 +33,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _prepared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors on the CPU, no two of which share memory: safetensors asks for that."""
-    if not isinstance(tensors, Mapping):
-        invalid_type("tensors", "a dict of tensors by name", tensors)
+    check_instance("tensors", tensors, Mapping, "a dict of tensors by name")
     prepared: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -45,14 +45,12 @@ def _prepared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return prepared
 
 
-def _check_tensor(name: object, tensor: object) -> None:
-    if not isinstance(name, str):
-        invalid_type("the name of a tensor", "a string", name)
+def _check_tensor(name: Any, tensor: Any) -> None:
+    check_instance("the name of a tensor", name, str, "a string")
     if name == "__metadata__" or name.encode("utf-8", "ignore").decode("utf-8") != name:
         invalid_value("the name of a tensor", "Unicode text other than '__metadata__'", repr(name))
     where = f"tensors[{name!r}]"
-    if not isinstance(tensor, Tensor):
-        invalid_type(where, "a torch.Tensor", tensor, "Numbers belong into `record`.")
+    check_instance(where, tensor, Tensor, "a torch.Tensor", "Numbers belong into `record`.")
     if tensor.layout != torch.strided or tensor.is_meta:
         invalid_value(where, "a dense tensor with values", f"{tensor.layout} on {tensor.device}", "Try `.to_dense()`.")
     if tensor.dtype not in INTEGERS + FLOATS:

@@ -9,38 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchlift import operators
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators import (
-    Adjoint,
-    AveragePool2d,
-    Blur,
-    Compose,
-    Conv2d,
-    ConvTranspose2d,
-    CosineTransform,
-    Dense,
-    DownSample,
-    FiniteDifference,
-    Fourier,
-    Identity,
-    LinearOperator,
-    Mask,
-    Radon,
-    Reshape,
-    Scaled,
-    Separable,
-    Sum,
-    WaveletTransform,
-    Zero,
-)
+from torchlift.operators import Compose, LinearOperator, Sum
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 
 OPERATORS: dict[str, type[LinearOperator]] = {
     kind.__name__: kind
     for kind in (
-        *(Adjoint, AveragePool2d, Blur, Compose, Conv2d, ConvTranspose2d, Dense, FiniteDifference),
-        *(Identity, Mask, Reshape, Scaled, Sum, Zero),
-        *(CosineTransform, DownSample, Fourier, Radon, Separable, WaveletTransform),
+        *(operators.Adjoint, Compose, operators.Scaled, Sum, operators.Identity, operators.Reshape, operators.Zero),
+        *(operators.Dense, operators.Conv2d, operators.ConvTranspose2d, operators.AveragePool2d),
+        *(operators.Blur, operators.DownSample, operators.FiniteDifference, operators.Mask, operators.Separable),
+        *(operators.CosineTransform, operators.Fourier, operators.Radon, operators.WaveletTransform),
     )
 }
 """The operators that a saved network may be made of, by the names of their classes."""
@@ -59,7 +39,9 @@ def describe_operator(operator: LinearOperator) -> dict[str, Any]:
 
 def build_operator(description: Any) -> LinearOperator:
     """The operator, with zeros for its tensors."""
-    kind, values = _named(description, OPERATORS, "operator", _zeros)
+    kind, values = _named(
+        description, OPERATORS, "operator", lambda t: torch.zeros(t["shape"], dtype=DTYPES[t["dtype"]])
+    )
     if kind in (Compose, Sum):
         return kind(*values["operators"])
     return kind(**values)
@@ -71,7 +53,9 @@ def describe_activation(activation: ProximalActivation) -> dict[str, Any]:
 
 
 def build_activation(description: Any) -> ProximalActivation:
-    kind, values = _named(description, SIGMAS, "activation", _tensor)
+    kind, values = _named(
+        description, SIGMAS, "activation", lambda t: torch.tensor(t["values"], dtype=DTYPES[t["dtype"]])
+    )
     return kind(**values)
 
 
@@ -111,11 +95,3 @@ def _named(
         return tuple(map(value, item)) if isinstance(item, list) else item
 
     return classes[description["class"]], {name: value(item) for name, item in description.items() if name != "class"}
-
-
-def _zeros(description: Mapping[str, Any]) -> Tensor:
-    return torch.zeros(description["shape"], dtype=DTYPES[description["dtype"]])
-
-
-def _tensor(description: Mapping[str, Any]) -> Tensor:
-    return torch.tensor(description["values"], dtype=DTYPES[description["dtype"]])

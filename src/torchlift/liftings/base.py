@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_positive
+from torchlift.core.errors import invalid_value
 from torchlift.prox import ProximalActivation
 
 
@@ -59,8 +59,8 @@ class Lifting(ABC):
 
     def check(self, activation: ProximalActivation) -> None:
         """Refuse an activation for which this lifting is not defined."""
-        if not isinstance(activation, ProximalActivation):
-            invalid_type("activation", "a proximal activation", activation, "Try torchlift.prox.as_activation(...).")
+        hint = "Try torchlift.prox.as_activation(...)."
+        check_instance("activation", activation, ProximalActivation, "a proximal activation", hint)
 
     @abstractmethod
     def value(self, activation: ProximalActivation, z: Tensor, v: Tensor, weight: float | Tensor) -> Tensor:

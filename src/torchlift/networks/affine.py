@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
@@ -21,7 +20,7 @@ from torchlift.networks.calls import (
     is_linear,
     name_of,
 )
-from torchlift.networks.contextual import contextual
+from torchlift.networks.contextual import contextual, scale_and_shift
 from torchlift.networks.opaque import Jacobian
 from torchlift.networks.rows import Plan, Row, label, shape_of
 from torchlift.networks.trace import BATCH
@@ -93,12 +92,14 @@ class AffineMaps:
         (parent,) = self._changing(node)
         return parent if is_batch_first(parent, BATCH) else self._source(parent)
 
+    def _sources(self, node: fx.Node) -> list[fx.Node]:
+        """The values with the batch first that a call depends on."""
+        changing = self._changing(node)
+        return changing if all(is_batch_first(argument, BATCH) for argument in changing) else [self._source(node)]
+
     def _blocks(self, node: fx.Node) -> dict[int, LinearOperator]:
-        arguments_ = self._changing(node)
-        if any(not is_batch_first(argument, BATCH) for argument in arguments_):
-            arguments_ = [self._source(node)]
         total: dict[int, LinearOperator] = {}
-        for argument in arguments_:
+        for argument in self._sources(node):
             operator = self._operator(node, argument)
             for k, block in self._of(argument)[0].items():
                 product = _product(operator, block)
@@ -221,9 +222,7 @@ class AffineMaps:
 
     def _constant(self, node: fx.Node) -> Tensor | None:
         """The constant part of a value, which broadcasts to one sample; None for zero."""
-        name, changing = name_of(node), self._changing(node)
-        if any(not is_batch_first(argument, BATCH) for argument in changing):
-            changing = [self._source(node)]
+        name, changing = name_of(node), self._sources(node)
         constants = {argument: self._of(argument)[1] for argument in changing}
         fixed = [a for a in node.all_input_nodes if a not in self._depends and isinstance(a.meta["value"], Tensor)]
         adds = has_constant(node) or (name in ADDITIVE and bool(fixed))
@@ -241,14 +240,12 @@ class AffineMaps:
             return shift if inner is None else inner * scale + shift
         if name in ("add", "sub") and all(isinstance(item, fx.Node) for item in node.args[:2]):
             total: Tensor | None = None
-            for item in dict.fromkeys(node.args[:2]):
+            for position, item in enumerate(node.args[:2]):
                 assert isinstance(item, fx.Node)
                 part = constants[item] if item in constants else self._sample(item, node)
                 if part is not None:
-                    for position, other in enumerate(node.args[:2]):
-                        if other is item:
-                            part_ = part * _sign(node, position)
-                            total = part_ if total is None else total + part_
+                    signed = part * _sign(node, position)
+                    total = signed if total is None else total + signed
             return total
         return self._evaluated(node, constants)
 
@@ -272,7 +269,7 @@ class AffineMaps:
     def _is_linear(self, node: fx.Node) -> bool:
         return is_linear(node, self._depends.__contains__)
 
-    def _tensor(self, item: Any) -> Tensor:
+    def _tensor(self, item: Any) -> Any:
         return self.value(item, 1) if isinstance(item, fx.Node) else item
 
     def _sample(self, item: fx.Node, node: fx.Node) -> Any:
@@ -286,8 +283,7 @@ class AffineMaps:
         given, shape = arguments(node), shape_of(node)
         parts = []
         for name in ("weight", "bias"):
-            part = given.get(name)
-            tensor = None if part is None else self._tensor(part)
+            tensor = self._tensor(given.get(name))
             if tensor is not None and name_of(node) != "layer_norm":
                 tensor = tensor.reshape(-1, *(1,) * (len(shape) - 1))
             parts.append(tensor)
@@ -296,13 +292,9 @@ class AffineMaps:
     def _scale_and_shift(self, node: fx.Node) -> tuple[Tensor, Tensor]:
         """A batch norm in eval mode is x ↦ scale·x + shift, one of each per channel."""
         given, shape = arguments(node), shape_of(node)
-        mean, variance = self._tensor(given["running_mean"]), self._tensor(given["running_var"])
-        scale = torch.rsqrt(variance + given.get("eps", 1e-5))
-        if given.get("weight") is not None:
-            scale = scale * self._tensor(given["weight"])
-        shift = -mean * scale
-        if given.get("bias") is not None:
-            shift = shift + self._tensor(given["bias"])
+        names = ("running_mean", "running_var", "weight", "bias")
+        mean, variance, weight, bias = (self._tensor(given.get(name)) for name in names)
+        scale, shift = scale_and_shift(mean, variance, weight, bias, given.get("eps", 1e-5))
         axes = (-1, *(1,) * (len(shape) - 1))
         return scale.reshape(axes), shift.reshape(axes)
 

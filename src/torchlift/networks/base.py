@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,20 +19,8 @@ from torchlift.core.errors import invalid_value
 from torchlift.core.html import facts
 from torchlift.networks.form import ForwardStates, UnifiedForm
 from torchlift.operators import Context, DenseRun
+from torchlift.operators.context import context_tensors
 from torchlift.prox import ProximalActivation
-
-
-class Storage(Protocol):
-    """What keeps networks in folders; `torchlift.io` does."""
-
-    def save_model(self, folder: str | Path, network: Network) -> Path: ...
-
-    def load_model(self, folder: str | Path, *, into: Network | None = None) -> Network: ...
-
-
-def _storage() -> Storage:
-    """`torchlift.io`, loaded by name because it is built on networks."""
-    return cast("Storage", import_module("torchlift.io"))
 
 
 class Network(nn.Module, ABC):
@@ -72,12 +60,12 @@ class Network(nn.Module, ABC):
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write safetensors and JSON into a folder, as `torchlift.io.save_model` does."""
-        return _storage().save_model(folder, self)
+        return import_module("torchlift.io").save_model(folder, self)  # by name: it is built on networks
 
     @staticmethod
     def from_pretrained(folder: str | Path, *, into: Network | None = None) -> Network:
         """The network in a local folder, whatever its architecture, as `torchlift.io.load_model` gives it."""
-        return _storage().load_model(folder, into=into)
+        return import_module("torchlift.io").load_model(folder, into=into)
 
     @property
     def like(self) -> Tensor | None:
@@ -121,12 +109,10 @@ class Network(nn.Module, ABC):
     def picture(self) -> str:
         """The block structure of W, M, V and K as text."""
         form = self.operators()
-        parts = [(name, getattr(form, name)) for name in ("W", "M", "V", "K")]
-        return "\n\n".join(f"{name} =\n{operator}" for name, operator in parts)
+        return "\n\n".join(f"{name} =\n{getattr(form, name)}" for name in "WMVK")
 
     def _repr_html_(self) -> str:
         form = self.operators()
-        parts = [(name, getattr(form, name)) for name in ("W", "M", "V", "K")]
         rows = {
             "input": "×".join(map(str, self.in_shape)),
             "output": "×".join(map(str, self.out_shape)),
@@ -134,10 +120,9 @@ class Network(nn.Module, ABC):
             "parameters": f"{sum(parameter.numel() for parameter in self.parameters()):,}",
             "activations": ", ".join(dict.fromkeys(map(_short, form.activations))),
         }
-        blocks = "".join(f"<p><b>{name}</b></p>{operator._repr_html_()}" for name, operator in parts)
-        return (
-            f"{facts(type(self).__name__, rows)}<details><summary>blocks of W, M, V and K</summary>{blocks}</details>"
-        )
+        blocks = "".join(f"<p><b>{name}</b></p>{getattr(form, name)._repr_html_()}" for name in "WMVK")
+        details = f"<details><summary>blocks of W, M, V and K</summary>{blocks}</details>"
+        return facts(type(self).__name__, rows) + details
 
 
 def _short(activation: object) -> str:
@@ -148,8 +133,7 @@ def _short(activation: object) -> str:
 
 def _batch_size(context: Context) -> int:
     """Batch size of an example context; torch.export specialises on sizes 0 and 1."""
-    tensors = list(context.values()) if isinstance(context, Mapping) else [] if context is None else [context]
-    size = min((tensor.shape[0] for tensor in tensors), default=2)
+    size = min((tensor.shape[0] for tensor in context_tensors(context)), default=2)
     if size < 2:
         invalid_value("to_sequential context", "an example batch of two or more samples", size)
     return size

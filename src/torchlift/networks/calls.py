@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -141,10 +142,10 @@ def is_linear(node: fx.Node, depends: Callable[[fx.Node], bool]) -> bool:
     if name in ADDITIVE:
         return not isinstance(node.kwargs.get("alpha"), fx.Node)
     if name in PRODUCTS:
-        repeated = sum(1 for argument in _flat(node.args) if argument in changing)
+        repeated = sum(argument in changing for argument in tree_leaves(node.args))
         fits = len(changing) == 1 and repeated == 1 and not node.kwargs.get("rounding_mode")
         return fits and (name != "div" or only_first)
-    if not only_first or sum(argument is first for argument in _flat((*node.args, *node.kwargs.values()))) != 1:
+    if not only_first or sum(argument is first for argument in tree_leaves((node.args, node.kwargs))) != 1:
         return False
     if name in DROPOUTS:
         return is_off(node)
@@ -199,13 +200,6 @@ def _not_in_place(function: Any) -> Callable[..., Any]:
     if name.endswith("_") and not name.endswith("__"):
         return getattr(torch, name[:-1], None) or getattr(F, name[:-1], function)
     return function
-
-
-def _flat(values: Any) -> list[Any]:
-    flat: list[Any] = []
-    for value in values:
-        flat.extend(_flat(value) if isinstance(value, tuple | list) else [value])
-    return flat
 
 
 def is_batch_first(node: fx.Node, batch: int) -> bool:

@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import Shape, check_shape
-from torchlift.core.errors import NotRepresentableError, invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance, check_shape
+from torchlift.core.errors import NotRepresentableError, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.networks.form import UnifiedForm, assemble
@@ -20,7 +20,7 @@ from torchlift.networks.learned import ActivationList
 from torchlift.networks.prepare import prepare, refuse
 from torchlift.networks.reader import Reader, Site, Term, bias_of
 from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
-from torchlift.operators import Compose, Context, Dense, DenseRun, Identity, LinearOperator, Scaled, Sum
+from torchlift.operators import Compose, Context, DenseRun, Identity, LinearOperator, Scaled, Sum
 from torchlift.prox import ActivationModule, ProximalActivation
 
 
@@ -47,8 +47,7 @@ class Chain(Network):
     """
 
     def __init__(self, sequential: nn.Sequential, input_shape: int | Iterable[int] | None = None) -> None:
-        if not isinstance(sequential, nn.Sequential):
-            invalid_type("lift", "an nn.Sequential", sequential, "Wrap the module: nn.Sequential(module).")
+        check_instance("lift", sequential, nn.Sequential, "an nn.Sequential", "Wrap the module: nn.Sequential(module).")
         plain = prepare(sequential)
         reader = Reader(_input_shape(plain, input_shape))
         reader.read(list(plain))
@@ -122,14 +121,14 @@ class Chain(Network):
         runs = []
         for group, lines in members.items():
             start = lines[0][0]
-            if start >= 0 and lines == [[start + i] for i in range(len(lines))] and self._is_dense("hidden", group):
+            if start >= 0 and lines == [[start + i] for i in range(len(lines))] and self._stack("hidden", group).dense:
                 runs.append(self._run("hidden", group, start))
         return tuple(runs)
 
     def output_run(self) -> DenseRun | None:
         source, term = self._output
         plain = source == len(self._sites) and len(term.layers) == 1 and term.layers[0] in self._places
-        return self._run("output", 0, source) if plain and self._is_dense("output", 0) else None
+        return self._run("output", 0, source) if plain and self._stack("output", 0).dense else None
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
         """N(y), layer by layer: the same as `states(y).output` without assembling block operators."""
@@ -142,7 +141,7 @@ class Chain(Network):
             return dense_chain(y, stacks, self.activations)
         self.check_input(y)
         operators, biases = self._current()
-        stacks = {k: cast("AffineStack", self.get_submodule(f"{r}.{g}")) for k, (r, g, _) in self._places.items()}
+        stacks = {k: self._stack(role, group) for k, (role, group, _) in self._places.items()}
 
         def apply(term: Term, x: Tensor, bias: Tensor | None) -> Tensor:
             """The maps of a term applied to x in the order of its block operator, so that both give the same bits."""
@@ -194,14 +193,11 @@ class Chain(Network):
         with torch.no_grad():
             pairs = zip(*self._current(), strict=True)
         names = {k: f"{role}.{group}[{index}]" for k, (role, group, index) in self._places.items()}
-        return tuple(
-            ChainLayer(
-                operator.map_tensors(lambda _, tensor: tensor.detach()),
-                None if bias is None else bias.detach(),
-                names.get(k),
-            )
-            for k, (operator, bias) in enumerate(pairs)
-        )
+        layers = []
+        for k, (operator, bias) in enumerate(pairs):
+            detached = operator.map_tensors(lambda _, tensor: tensor.detach())
+            layers.append(ChainLayer(detached, None if bias is None else bias.detach(), names.get(k)))
+        return tuple(layers)
 
     @torch.no_grad()
     def load(self, sequential: nn.Sequential) -> None:
@@ -209,8 +205,8 @@ class Chain(Network):
 
         Batch norms are refused: a chain holds them folded into other weights.
         """
-        for theirs, own in self._pairs("Chain.load", sequential):
-            own.copy_(theirs.reshape(own.shape))
+        for parameter, place in self._pairs("Chain.load", sequential):
+            place.copy_(parameter.reshape(place.shape))
 
     @torch.no_grad()
     def load_back(self, module: nn.Module) -> None:
@@ -218,8 +214,8 @@ class Chain(Network):
 
         Batch norms are refused, as in `load`. `lift(module, share=True)` keeps them.
         """
-        for theirs, own in self._pairs("load_back module", module):
-            theirs.copy_(own.reshape(theirs.shape))
+        for parameter, place in self._pairs("load_back module", module):
+            parameter.copy_(place.reshape(parameter.shape))
 
     def _pairs(self, where: str, module: nn.Module) -> list[tuple[Tensor, Tensor]]:
         """(parameter of the module, its place in a stacked parameter) for all of them."""
@@ -262,12 +258,11 @@ class Chain(Network):
                     stacked = "bias" if name == "bias" else f"linear.{name}"
                     yield f"{module}.{name}", f"{role}.{group}.{stacked}", index, parameter.shape
 
-    def _is_dense(self, role: str, group: int) -> bool:
-        stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
-        return isinstance(stack.linear.template, Dense)
+    def _stack(self, role: str, group: int) -> AffineStack:
+        return cast("AffineStack", self.get_submodule(f"{role}.{group}"))
 
     def _run(self, role: str, group: int, start: int) -> DenseRun:
-        stack = cast("AffineStack", self.get_submodule(f"{role}.{group}"))
+        stack = self._stack(role, group)
         weight = stack.linear.get_parameter("weight")
         return DenseRun(start, weight, stack.bias, f"{role}.{group}.linear.weight", f"{role}.{group}.bias")
 
@@ -283,10 +278,7 @@ class Chain(Network):
                 if (bias := biases[k]) is not None:
                     module.get_parameter("bias").copy_(bias.flatten())
             for name, place in self._thresholds:
-                for parameter, value in zip(
-                    plain.get_submodule(name).parameters(), self.activation[place].parameters(), strict=True
-                ):
-                    parameter.copy_(value)
+                plain.get_submodule(name).load_state_dict(self.activation[place].state_dict())
         return plain.train(self.training)
 
     def _current(self) -> tuple[list[LinearOperator], list[Tensor | None]]:

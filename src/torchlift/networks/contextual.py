@@ -55,6 +55,15 @@ def _standardised(axes: Callable[[Tensor], tuple[int, ...]], eps: float) -> Cont
     return Contextual(context, lambda x, factor: (x - x.mean(axes(x), keepdim=True)) * factor)
 
 
+def scale_and_shift(
+    mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """A norm with fixed statistics is x ↦ scale·x + shift, one of each per channel."""
+    scale = torch.rsqrt(variance + eps)
+    scale = scale if weight is None else scale * weight
+    return scale, -mean * scale if bias is None else bias - mean * scale
+
+
 def _grouped(groups: int, eps: float) -> Contextual:
     inner = _standardised(lambda x: (2,), eps)
 

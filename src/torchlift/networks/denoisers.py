@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from torchlift.networks.unrolled import Positive, Tied
 from torchlift.operators import Context, Conv2d, Identity, LinearOperator, Scaled, cosine_filters, filter_norm
 from torchlift.operators.geometry import check_image_shape
 from torchlift.prox import Box, ProximalActivation, as_activation
-
-D = TypeVar("D", bound="Denoiser")
 
 #: Samples of a filter's spectrum per axis, where its norm is bounded in every pass.
 GRID = 64
@@ -92,13 +90,13 @@ class Denoiser(Iterative):
             result[steps == value] = self._with_thresholds(value)(x[steps == value])
         return result
 
-    def _with_thresholds(self: D, factor: Tensor) -> D:
+    def _with_thresholds(self, factor: Tensor) -> Self:
         twin, threshold = copy.copy(self), copy.copy(self.threshold)
         threshold._parameters = {"log": self.threshold.log + factor.log()}  # type: ignore[dict-item]
         twin._modules = {**self._modules, "threshold": threshold}
         return twin
 
-    def for_images(self: D, shape: tuple[int, int, int]) -> D:
+    def for_images(self, shape: tuple[int, int, int]) -> Self:
         """The same network, sharing its parameters, for images of another size."""
         where = f"{type(self).__name__}.for_images"
         shape = check_image_shape(where, shape)
@@ -260,11 +258,8 @@ class FirmDenoiser(Denoiser):
         W, V, M = {}, {}, {}
         for j, (bank, bound) in enumerate(zip(self._banks(), self.threshold.values(T), strict=True)):
             # the projection onto [−λ, λ] is λ times that of v / λ onto [−1, 1]
-            W[j, j], V[j, j], M[j, j] = (
-                _scaled(bank, 1 / bound),
-                Scaled(_scaled(bank, bound).T, -1.0),
-                Scaled(eye, -1.0),
-            )
+            W[j, j], V[j, j] = _scaled(bank, 1 / bound), Scaled(_scaled(bank, bound).T, -1.0)
+            M[j, j] = Scaled(eye, -1.0)
         beta = (T + 1) / (2 * T)
         K = {0: Scaled(eye, 1 - beta), T: Scaled(eye, beta)} if T > 1 else {T: eye}
         return assemble(self.in_shape, W, [None] * T, [Box(-1.0, 1.0)] * T, K, V=V, M=M, like=self.like)

@@ -14,6 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torchlift.core.errors import TorchliftError
 from torchlift.prox import ProximalActivation, as_activation
+from torchlift.prox.base import tensors_of
 
 
 class DenseStack(NamedTuple):
@@ -123,17 +124,16 @@ def _shared(activations: Sequence[ProximalActivation]) -> list[ProximalActivatio
     shared: list[ProximalActivation] = []
     for activation in activations:
         last = shared[-1] if shared else None
-        plain = not any(isinstance(value, Tensor) for value in vars(activation).values())
-        equal = plain and type(last) is type(activation) and vars(last) == vars(activation)
+        equal = not tensors_of(activation) and type(last) is type(activation) and vars(last) == vars(activation)
         shared.append(last if equal and last is not None else activation)
     return shared
 
 
 def _stack(layer: nn.Linear) -> DenseStack:
-    own = layer._parameters  # past the look-up of attributes of modules, which takes longer than all else here
+    parameters = layer._parameters  # past the look-up of attributes of modules, which takes longer than all else here
     hooks = layer._forward_pre_hooks.values()
     observers = [getattr(hook, "observer", None) or partial(_tell, hook, layer) for hook in hooks]
-    return DenseStack(cast("Tensor", own["weight"]), own["bias"], observers)
+    return DenseStack(cast("Tensor", parameters["weight"]), parameters["bias"], observers)
 
 
 def _tell(hook: Callable[..., object], layer: nn.Linear, number: int, u: Tensor) -> None:
@@ -144,8 +144,5 @@ def has_hooks(module: nn.Module) -> bool:
     """Hooks that may change something; forward hooks marked `observes` do not."""
     if module._backward_hooks or module._backward_pre_hooks:
         return True
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for hook in hooks.values():
-            if not getattr(hook, "observes", False):
-                return True
-    return False
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return not all(getattr(hook, "observes", False) for hook in hooks)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from torchlift.core.checks import Shape, check_batch, check_like
+from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
 from torchlift.networks.affine import AffineMaps
 from torchlift.networks.base import Network
@@ -74,11 +75,11 @@ class GraphNetwork(Network):
         return tuple(self._activation(row) for row in self.plan.rows)
 
     def forward(self, y: Tensor, context: Context = None) -> Tensor:
-        self._check(y)
+        self.check_input(y)
         return self.module(y) if context is None and self._whole else self.states(y, context).output
 
     def states(self, y: Tensor, context: Context = None) -> ForwardStates:
-        self._check(y)
+        self.check_input(y)
         u, v = [y], []
         for row in self.plan.rows:
             v.append(self._evaluate(row, u, context))
@@ -92,7 +93,7 @@ class GraphNetwork(Network):
         are their Jacobians at the states in it. They are put together, from the
         parameters of that moment, when they are first asked for.
         """
-        fused = {j: self._fused(row) for j, row in enumerate((*self.plan.rows, self.plan.output))}
+        fused = {j: partial(self._evaluate, row) for j, row in enumerate((*self.plan.rows, self.plan.output))}
         return RecordedForm(self.activations, fused, lambda: self._assembled(fused))
 
     def _assembled(self, fused: Mapping[int, FusedRow]) -> UnifiedForm:
@@ -158,7 +159,7 @@ class GraphNetwork(Network):
 
     def picture(self) -> str:
         """The blocks of W and K as text, then the rows with their place in the module."""
-        rows = [f"u_{j}  {_describe(row)}" for j, row in enumerate(self.plan.rows, start=1)]
+        rows = [f"u_{j}  {_KINDS[row.kind]} {row.path}" for j, row in enumerate(self.plan.rows, start=1)]
         at = [f"{label(node)}: linear at a context, renewed in every pass" for node in self.plan.contextual]
         return "\n".join([super().picture(), "", *rows, *at])
 
@@ -170,19 +171,11 @@ class GraphNetwork(Network):
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
-    def _check(self, y: Tensor) -> None:
-        check_batch("GraphNetwork input", y, self.in_shape)
-        if self.like is not None:
-            check_like("GraphNetwork input", y, self.like)
-
     def _activation(self, row: Row) -> ProximalActivation:
         return activation(row.node, self._look_up) if row.kind == "activation" else Identity()
 
     def _look_up(self, item: Any) -> Any:
         return self._value(item, 1) if isinstance(item, fx.Node) else self.get_submodule(item)
-
-    def _fused(self, row: Row) -> Any:
-        return lambda u, context: self._evaluate(row, u, context)
 
     def _opaque(self, row: Row, u: Mapping[int, Tensor]) -> Tensor:
         return self._evaluate(row, [u.get(k, next(iter(u.values()))) for k in range(max(u) + 1)], None)
@@ -197,25 +190,29 @@ class GraphNetwork(Network):
         def look(item: fx.Node) -> Any:
             return env[item] if item in env else u[states[item]]
 
+        given = context if isinstance(context, Mapping) else {}
         for node in row.calls:
             if node.op == "get_attr":
                 env[node] = self._attribute(str(node.target))
             elif node.op == "call_method" and node.target == "size" and node.args[0] is trace_input:
                 env[node] = batch
-            elif node in row.contextual and (contexts is not None or _has(context, label(node))):
-                env[node] = self._at_context(node, look, context, contexts)
+            elif node in row.contextual and (contexts is not None or label(node) in given):
+                env[node] = self._at_context(node, look, given, contexts)
             else:
                 args, kwargs = map_arg((node.args, node.kwargs), look)
                 env[node] = call(node, args, kwargs, self.get_submodule)
         return env[row.source] if row.source in env else u[states[row.source]]
 
-    def _at_context(self, node: fx.Node, look: Any, context: Context, contexts: dict[str, Tensor] | None) -> Tensor:
+    def _at_context(
+        self, node: fx.Node, look: Any, context: Mapping[str, Tensor], contexts: dict[str, Tensor] | None
+    ) -> Tensor:
         given = {key: look(item) if isinstance(item, fx.Node) else item for key, item in arguments(node).items()}
         chosen = contextual(name_of(node), given)
         x, key = given["input"], label(node)
         if contexts is not None:
+            context = contexts
             contexts[key] = chosen.context(x)
-        value = chosen.apply(x, contexts[key] if contexts is not None else context[key])  # type: ignore[index]
+        value = chosen.apply(x, context[key])
         for name, operation in (("weight", torch.mul), ("bias", torch.add)):
             if given.get(name) is not None:
                 part = given[name]
@@ -263,10 +260,4 @@ class GraphNetwork(Network):
                     refuse(row.path, f"its slopes lie in [{low:.3g}, {high:.3g}], not in (0, 1]", "Clamp them.")
 
 
-def _has(context: Context, key: str) -> bool:
-    return isinstance(context, Mapping) and key in context
-
-
-def _describe(row: Row) -> str:
-    kinds = {"activation": "σ of", "sum": "sum, read more than once:", "opaque": "opaque, with a vjp:"}
-    return f"{kinds[row.kind]} {row.path}"
+_KINDS = {"activation": "σ of", "sum": "sum, read more than once:", "opaque": "opaque, with a vjp:"}

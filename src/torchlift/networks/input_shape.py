@@ -64,7 +64,7 @@ def fitting_shapes(module: nn.Module, out_shape: Shape) -> list[Shape]:
 
 def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> list[Shape]:
     stand_in, sizes = without_memory(module), out_shape[-axes:]
-    found: list[list[int]] = [[] for _ in range(axes)]
+    fitting: list[list[int]] = [[] for _ in range(axes)]
     for size in range(1, LARGEST + 1):
         output = _output(stand_in, (channels, *[size] * axes))
         if output is None:
@@ -73,16 +73,16 @@ def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> li
             break
         if len(output) != axes + 1:  # pixels were joined: a layer after that knows how many, and all sizes are alike
             if output == out_shape:
-                found = [[*each, size] for each in found]
+                fitting = [[*side, size] for side in fitting]
             continue
         if output[0] != out_shape[0] or min(output[-axes:]) > max(sizes):
             break
-        for each, made, wanted in zip(found, output[-axes:], sizes, strict=True):
-            if made == wanted:
-                each.append(size)
-    if max(map(len, found)) > MOST:
+        for side, made, expected in zip(fitting, output[-axes:], sizes, strict=True):
+            if made == expected:
+                side.append(size)
+    if max(map(len, fitting)) > MOST:
         return []
-    ordered = [sorted(each, key=_halvings, reverse=True) for each in found]
+    ordered = [sorted(side, key=lambda size: size & -size, reverse=True) for side in fitting]
     square = len(out_shape) != axes + 1 or len(set(sizes)) == 1
     choices = zip(*ordered, strict=True) if square else product(*ordered)
     return [(channels, *choice) for choice in choices]
@@ -93,10 +93,6 @@ def _before_flattening(module: nn.Module) -> list[Shape]:
     sides = {channels: math.isqrt(count // channels) for channels in (1, 3)}
     squares = [(channels, side, side) for channels, side in sides.items() if channels * side**2 == count]
     return squares or [(count,)]
-
-
-def _halvings(size: int) -> int:
-    return (size & -size).bit_length()
 
 
 def _output(stand_in: nn.Module, shape: Shape) -> Shape | None:

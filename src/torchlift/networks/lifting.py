@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import Shape, check_shape
+from torchlift.core.checks import Shape, check_instance, check_shape
 from torchlift.core.errors import NotProximalError, NotRepresentableError, invalid_type, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
@@ -16,22 +16,17 @@ from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.input_shape import first_layer, known_shape, shape_example
 from torchlift.networks.verify import verify
 
+_Sizes = int | Iterable[int] | None
+_Example = Tensor | tuple[Tensor, ...] | _Sizes
 
-@overload
-def lift(  # a chain, or a graph where it holds other modules
-    module: nn.Sequential,
-    example_inputs: Tensor | tuple[Tensor, ...] | int | Iterable[int] | None = ...,
-    *,
-    input_shape: int | Iterable[int] | None = ...,
-    share: bool = ...,
+
+@overload  # a chain, or a graph where it holds other modules
+def lift(
+    module: nn.Sequential, example_inputs: _Example = ..., *, input_shape: _Sizes = ..., share: bool = ...
 ) -> Any: ...
 @overload
 def lift(
-    module: nn.Module,
-    example_inputs: Tensor | tuple[Tensor, ...] | int | Iterable[int] | None = ...,
-    *,
-    input_shape: int | Iterable[int] | None = ...,
-    share: bool = ...,
+    module: nn.Module, example_inputs: _Example = ..., *, input_shape: _Sizes = ..., share: bool = ...
 ) -> GraphNetwork: ...
 def lift(
     module: nn.Module,
@@ -61,8 +56,7 @@ def lift(
         >>> net.depth
         1
     """
-    if not isinstance(module, nn.Module):
-        invalid_type("lift", "an nn.Module", module)
+    check_instance("lift", module, nn.Module, "an nn.Module")
     if isinstance(module, Network):
         invalid_type("lift", "a module that is not lifted yet", module, "Use the network as it is.")
     example, shape = _example(example_inputs, input_shape)
@@ -72,10 +66,8 @@ def lift(
 
 
 def _read(module: nn.Module, example: Tensor | None, shape: Shape | None, share: bool) -> Network:
-    if not isinstance(module, nn.Sequential):
+    if share or not isinstance(module, nn.Sequential):
         return GraphNetwork(module, _shape(module, shape), share=share, like=example)
-    if share:
-        return GraphNetwork(module, _shape(module, shape), share=True, like=example)
     try:
         return Chain(module, shape)
     except (NotRepresentableError, NotProximalError) as error:

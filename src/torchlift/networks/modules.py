@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_choice, check_number, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_choice, check_instance, check_number, check_positive
+from torchlift.core.errors import invalid_value
 
 
 class Residual(nn.Module):
@@ -23,8 +23,7 @@ class Residual(nn.Module):
     def __init__(self, *modules: nn.Module, step: float = 1.0) -> None:
         super().__init__()
         for position, module in enumerate(modules):
-            if not isinstance(module, nn.Module):
-                invalid_type(f"Residual module {position}", "an nn.Module", module)
+            check_instance(f"Residual module {position}", module, nn.Module, "an nn.Module")
         if not modules:
             invalid_value("Residual", "at least one module", "none")
         self.branch = nn.Sequential(*modules)
@@ -77,8 +76,7 @@ def as_tableau(value: Any) -> Tableau:
     """A `Tableau`, or the name of one."""
     if isinstance(value, Tableau):
         return value
-    if not isinstance(value, str):
-        invalid_type("tableau", "a Tableau or a name", value)
+    check_instance("tableau", value, str, "a Tableau or a name")
     return TABLEAUS[check_choice("tableau", value, TABLEAUS)]
 
 

@@ -58,9 +58,6 @@ class Jacobian(BetweenShapes):
         return f"∂({self.path})"
 
     def _pull_back(self, context: Context) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
-        u = self._states(context)
+        u = {k: context_tensor(self.path, context, state_key(self.path, k)) for k in self.reads}
         with differentiable_twice():
             return torch.func.vjp(lambda u_k: self.function({**u, self.column: u_k}), u[self.column])[:2]
-
-    def _states(self, context: Context) -> dict[int, Tensor]:
-        return {k: context_tensor(self.path, context, state_key(self.path, k)) for k in self.reads}

@@ -6,10 +6,11 @@ import copy
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from torchlift.core.errors import NotRepresentableError
+from torchlift.networks.contextual import scale_and_shift
 from torchlift.networks.modules import Residual
 from torchlift.networks.trace import has_hooks
 from torchlift.prox import ActivationModule
@@ -83,25 +84,15 @@ def _fused(module: Any, norm: Any) -> nn.Module:
 
 def _as_affine(norm: Any) -> list[nn.Module]:
     """A batch norm with no affine module before it, as a 1 × 1 convolution of each channel alone."""
-    scale, shift = _scale_and_shift(norm)
     count = norm.num_features
-    module = nn.Conv2d(count, count, 1, groups=count, dtype=scale.dtype, device=scale.device)
     with torch.no_grad():
+        scale, shift = scale_and_shift(norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.eps)
+        module = nn.Conv2d(count, count, 1, groups=count, dtype=scale.dtype, device=scale.device)
         module.weight.copy_(scale.reshape(count, 1, 1, 1))
         module.get_parameter("bias").copy_(shift)
     if isinstance(norm, nn.BatchNorm2d):
         return [module]
     return [nn.Unflatten(1, (count, 1, 1)), module, nn.Flatten()]
-
-
-def _scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    if norm.weight is not None:
-        scale = scale * norm.weight.detach()
-    shift = -norm.running_mean * scale
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach()
-    return scale, shift
 
 
 def _refuse_other_forward(module: nn.Module) -> None:
@@ -122,6 +113,5 @@ def _refuse_shared_parameters(module: nn.Module) -> None:
         for name, parameter in child.named_parameters(recurse=False):
             path = f"{where}.{name}"
             if owner.setdefault(id(parameter), path) != path:
-                refuse(
-                    where, child, f"{path} is the same tensor as {owner[id(parameter)]}", "Share the module instead."
-                )
+                reason = f"{path} is the same tensor as {owner[id(parameter)]}"
+                refuse(where, child, reason, "Share the module instead.")

@@ -238,9 +238,8 @@ def _flatten(module: nn.Flatten, shape: Shape, where: str) -> LinearOperator:
 def _unflatten(module: nn.Unflatten, shape: Shape, where: str) -> LinearOperator:
     size = tuple(int(n) for n in module.unflattened_size)
     if len(shape) != 1 or module.dim not in (1, -1):
-        refuse(
-            where, module, f"it unflattens axis {module.dim} of samples of shape {shape}", "Only dim=1 after Flatten."
-        )
+        reason = f"it unflattens axis {module.dim} of samples of shape {shape}"
+        refuse(where, module, reason, "Only dim=1 after Flatten.")
     if size.count(-1) == 1:
         rest = -math.prod(size)
         size = tuple(shape[0] // rest if n == -1 else n for n in size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from torchlift.networks.base import Network
 from torchlift.networks.form import UnifiedForm
 from torchlift.operators import Context
 
-I = TypeVar("I", bound="Iterative")  # noqa: E741
-
 States = dict[int, Tensor]
 """Some of the states u_k, or of the activations z_k, by their place."""
 
@@ -27,7 +25,7 @@ class Iterative(Network):
 
     _segment = 0
 
-    def recompute(self: I, layers: int | None = None) -> I:
+    def recompute(self, layers: int | None = None) -> Self:
         """Keep few states for the way back and repeat the rest of the way forward there; returns the network.
 
         The layers are divided into segments. Of all but the last only the states that later ones read are kept, and

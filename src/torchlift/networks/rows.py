@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from torchlift.core.checks import Shape
 from torchlift.networks.calls import (
+    ADDITIVE,
     DROPOUTS,
     LINEAR_IN_FIRST,
     REARRANGEMENTS,
@@ -164,14 +165,14 @@ class _Reader:
             self._linear(node, changing)
             self.contextual.add(node)
             self._share(node)
-        elif is_batch_first(node, BATCH):
+        elif first_axis:
             self._state(node, node, "opaque")
         else:
             self.opaque.add(node)
 
     def _linear(self, node: fx.Node, changing: Sequence[fx.Node]) -> None:
         constants = [a for a in node.all_input_nodes if a not in self.depends and isinstance(a.meta["value"], Tensor)]
-        added = name_of(node) in ("add", "sub", "cat", "stack", "hstack", "vstack", "dstack") and bool(constants)
+        added = name_of(node) in ADDITIVE and bool(constants)
         if added or has_constant(node) or any(argument in self.constant for argument in changing):
             self.constant.add(node)
         if any(argument in self.contextual for argument in changing):
@@ -208,12 +209,11 @@ class _Reader:
         edge = {argument for call in ordered for argument in call.all_input_nodes} | {source}
         reads = sorted(self.states[argument] for argument in edge if argument in self.states)
         # sizes of the batch read the input's shape only
-        reads = [k for k in reads if k or any(self._uses_input(call) for call in ordered) or source is self.trace.input]
+        readers = [call for call in ordered if self.trace.input in call.all_input_nodes]
+        read = source is self.trace.input or any(not isinstance(call.meta["value"], int) for call in readers)
+        reads = [k for k in reads if k or read]
         chosen = tuple(
             call for call in ordered if kind != "opaque" and is_contextual(call, self.depends.__contains__)
             and not is_linear(call, self.depends.__contains__)
         )  # fmt: skip
         return Row(node, source, kind, ordered, tuple(reads), chosen)
-
-    def _uses_input(self, node: fx.Node) -> bool:
-        return self.trace.input in node.all_input_nodes and not isinstance(node.meta["value"], int)

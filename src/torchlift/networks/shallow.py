@@ -17,6 +17,7 @@ from torchlift.networks.learned import ActivationList
 from torchlift.networks.stacks import Layer, maps_of, stack_layers
 from torchlift.operators import Context, Dense
 from torchlift.prox import ProximalActivation, ReLU
+from torchlift.prox.base import tensors_of
 
 
 class Shallow(Network):
@@ -55,7 +56,8 @@ class Shallow(Network):
         inner = [linear_module(before, size, bias, generator, dtype, device) for size in sizes]
         joint = linear_module(sum(sizes), after, output_bias, generator, dtype, device)
         self.hidden, _ = stack_layers([Layer(Dense(m.weight.detach()), m) for m in inner])
-        self.output, _ = stack_layers([_without_bias(part) for part in joint.weight.detach().split(sizes, dim=1)])
+        outer = joint.weight.detach().split(sizes, dim=1)
+        self.output, _ = stack_layers([Layer(Dense(part), _linear(part, None)) for part in outer])
         self.bias = joint.bias
 
     @property
@@ -93,12 +95,8 @@ class Shallow(Network):
 def _shared(activations: Sequence[ProximalActivation]) -> bool:
     """Whether one activation without groups or channels serves all blocks."""
     first = activations[0]
-    plain = first.dim is None and not any(isinstance(value, Tensor) for value in vars(first).values())
+    plain = first.dim is None and not tensors_of(first)
     return plain and all(activation is first for activation in activations)
-
-
-def _without_bias(weight: Tensor) -> Layer:
-    return Layer(Dense(weight), _linear(weight, None))
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

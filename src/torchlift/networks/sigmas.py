@@ -8,44 +8,29 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from torchlift import prox
 from torchlift.core.errors import TorchliftError
 from torchlift.networks.calls import SIGNATURES, arguments, name_of
 from torchlift.networks.trace import refuse
-from torchlift.prox import (
-    CELU,
-    ELU,
-    Arctan,
-    Box,
-    LeakyReLU,
-    PReLU,
-    ProximalActivation,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    Softmax,
-    Softplus,
-    Softsign,
-    SoftThreshold,
-    Tanh,
-)
+from torchlift.prox import ProximalActivation
 
 #: Activations by the name of the function; their arguments are those of `SIGNATURES`.
 _SIGMAS: dict[str, Callable[..., ProximalActivation]] = {
-    "relu": ReLU,
-    "relu6": ReLU6,
-    "sigmoid": Sigmoid,
-    "tanh": Tanh,
-    "atan": Arctan,
-    "softsign": Softsign,
-    "hardtanh": lambda min_val=-1.0, max_val=1.0: Box(min_val, max_val),
-    "clamp": lambda min=None, max=None: Box(-math.inf if min is None else min, math.inf if max is None else max),
-    "leaky_relu": lambda negative_slope=0.01: LeakyReLU(negative_slope),
-    "prelu": PReLU,
-    "elu": lambda alpha=1.0: ELU(alpha),
-    "celu": lambda alpha=1.0: CELU(alpha),
-    "softplus": lambda beta=1.0, threshold=20.0: Softplus(beta, threshold),
-    "softshrink": lambda lambd=0.5: SoftThreshold(lambd),
-    "softmax": Softmax,
+    "relu": prox.ReLU,
+    "relu6": prox.ReLU6,
+    "sigmoid": prox.Sigmoid,
+    "tanh": prox.Tanh,
+    "atan": prox.Arctan,
+    "softsign": prox.Softsign,
+    "hardtanh": lambda min_val=-1.0, max_val=1.0: prox.Box(min_val, max_val),
+    "clamp": lambda min=None, max=None: prox.Box(-math.inf if min is None else min, math.inf if max is None else max),
+    "leaky_relu": lambda negative_slope=0.01: prox.LeakyReLU(negative_slope),
+    "prelu": prox.PReLU,
+    "elu": prox.ELU,
+    "celu": prox.CELU,
+    "softplus": prox.Softplus,
+    "softshrink": lambda lambd=0.5: prox.SoftThreshold(lambd),
+    "softmax": prox.Softmax,
 }
 
 

@@ -29,7 +29,8 @@ class AffineStack(nn.Module):
         self.linear = OperatorStack([layer.operator for layer in layers], trainable=True).requires_grad_(trainable)
         self.bias = None
         if layers[0].module.bias is not None:
-            stacked = torch.stack([_spread(layer.module.bias.detach(), layer) for layer in layers])
+            shape = (-1, *[1] * (len(layers[0].operator.out_shape) - 1))  # broadcasts over an image
+            stacked = torch.stack([layer.module.bias.detach().reshape(shape) for layer in layers])
             self.bias = nn.Parameter(stacked, requires_grad=layers[0].module.bias.requires_grad)
         self.observers: list[Callable[[int, Tensor], None]] = []
         """Told (layer, its input) in forward passes through dense stacks."""
@@ -78,8 +79,3 @@ def _stackable(one: Layer, other: Layer) -> bool:
         return weight.shape, weight.requires_grad, bias is not None and (True, bias.requires_grad)
 
     return isinstance(one.operator, Dense) and isinstance(other.operator, Dense) and kind(one) == kind(other)
-
-
-def _spread(bias: Tensor, layer: Layer) -> Tensor:
-    """A bias per channel, shaped to broadcast over the image."""
-    return bias.reshape(-1, *[1] * (len(layer.operator.out_shape) - 1))

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import NotRepresentableError, TorchliftError
@@ -88,7 +89,8 @@ def trace(module: nn.Module, in_shape: Shape, like: Tensor) -> Trace:
         torch.set_rng_state(state)
     (output,) = (node for node in graph.nodes if node.op == "output")
     result = output.args[0]
-    if not isinstance(result, fx.Node) or not _is_real(result.meta["value"]):
+    value = result.meta["value"] if isinstance(result, fx.Node) else None
+    if not isinstance(value, Tensor) or not value.is_floating_point():
         refuse("", f"its output is {_kind(result)}, not one tensor of real numbers", "Return one tensor.")
     (source,) = (node for node in graph.nodes if node.op == "placeholder")
     names = {node.target for node in graph.nodes if node.op == "get_attr"}
@@ -207,7 +209,9 @@ class _Tracer(fx.Tracer):
         if node.op == "output":
             return None
         if node.op == "get_attr":
-            return _on_meta(_attribute(self.root, str(node.target)))
+            owner, _, name = str(node.target).rpartition(".")
+            held = getattr(self.root.get_submodule(owner), name)
+            return held.to("meta") if isinstance(held, Tensor) else held
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["value"])
         if (shape := shape_of(node, args, kwargs)) is not None:
             like: Any = args[0] if isinstance(args[0], Tensor) else cast("Any", args[0])[0]
@@ -318,9 +322,7 @@ def _factories(tracer: _Tracer) -> Iterator[None]:
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def record(*args: Any, **kwargs: Any) -> Any:
-            flat = [*args, *kwargs.values()]
-            flat += [entry for item in flat if isinstance(item, tuple | list) for entry in item]
-            if any(isinstance(item, fx.Proxy) for item in flat):
+            if any(isinstance(item, fx.Proxy) for item in tree_leaves((args, kwargs))):
                 return tracer.create_proxy("call_function", function, args, kwargs)
             return function(*args, **kwargs)
 
@@ -354,9 +356,7 @@ def _in_place(node: fx.Node) -> bool:
     return overwrites or bool(node.kwargs.get("inplace"))
 
 
-_IN_PLACE_OPERATORS = {
-    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow, operator.imatmul),
-}
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "imatmul")}
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -367,19 +367,6 @@ def has_hooks(module: nn.Module) -> bool:
 def user_path(path: str) -> str:
     """A path in the user's model from one in the holder."""
     return path.removeprefix("module").removeprefix(".")
-
-
-def _attribute(root: nn.Module, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(root.get_submodule(owner), name)
-
-
-def _on_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) else value
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _kind(value: object) -> str:

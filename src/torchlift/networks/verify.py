@@ -38,7 +38,8 @@ def verify(network: Network, module: nn.Module, example: Tensor) -> None:
         together = torch.cat([first, second])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what the module warns of, it will say to its user again
-            expected = copy(together) if _mixes(network) else torch.cat([copy(first), copy(second)])
+            mixes = isinstance(network, GraphNetwork) and any(map(uses_batch_statistics, network.plan.contextual))
+            expected = copy(together) if mixes else torch.cat([copy(first), copy(second)])
         # not its forward pass: that of a recorded module is the module's
         difference = _difference(network.states(together).output, expected)
         if difference is not None:
@@ -49,10 +50,6 @@ def verify(network: Network, module: nn.Module, example: Tensor) -> None:
             )
     finally:
         torch.set_rng_state(state)
-
-
-def _mixes(network: Network) -> bool:
-    return isinstance(network, GraphNetwork) and any(map(uses_batch_statistics, network.plan.contextual))
 
 
 def _difference(output: Tensor, expected: Tensor) -> float | None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.data import Batch, Batches
@@ -45,9 +46,8 @@ class TrainingBatches(StochasticProblem):
         start: str = "forward",
         cache: LatentCache | None = None,
     ) -> None:
-        if not isinstance(batches, Batches):
-            hint = "Try as_batches((y, x), batch_size=100)."
-            invalid_type("TrainingBatches batches", "Batches", batches, hint)
+        hint = "Try as_batches((y, x), batch_size=100)."
+        check_instance("TrainingBatches batches", batches, Batches, "Batches", hint)
         if cache is not None:
             _check_cache(cache, objective, batches)
         self.objective, self.batches, self.cache = objective, batches, cache
@@ -129,8 +129,7 @@ class TrainingBatches(StochasticProblem):
 
 
 def _check_cache(cache: LatentCache, objective: Objective, batches: Batches) -> None:
-    if not isinstance(cache, LatentCache):
-        invalid_type("TrainingBatches cache", "a LatentCache", cache)
+    check_instance("TrainingBatches cache", cache, LatentCache)
     if cache.layout.shapes != objective.layout.shapes:
         shapes = list(objective.layout.shapes)
         invalid_value("TrainingBatches cache", f"layers of shapes {shapes}", list(cache.layout.shapes))

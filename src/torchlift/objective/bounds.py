@@ -15,6 +15,7 @@ from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.fit import definite_factor, few_samples
 from torchlift.objective.objective import Objective
 from torchlift.operators import BlockOperator, Context, Dense, LinearOperator, Scaled
+from torchlift.prox.base import is_trained
 
 
 @torch.no_grad()
@@ -31,7 +32,7 @@ def parameter_bound(objective: Objective, y: Tensor, z: States, shard: Shard = W
     """
     with torch.enable_grad():  # so that tensors know whether they are trained
         form = objective.network.operators()
-    if any(isinstance(t, Tensor) and t.requires_grad for a in form.activations for t in vars(a).values()):
+    if any(map(is_trained, form.activations)):
         return None
     groups: list[tuple[set[int], float]] = []
     for row in _rows(objective, form, y, z):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchlift.objective.engine import Gradients, States
 from torchlift.objective.objective import Objective
 from torchlift.prox import ProximalActivation
-from torchlift.prox.base import with_tensors
+from torchlift.prox.base import is_trained, tensors_of, with_tensors
 
 
 class Coordinates:
@@ -33,12 +33,11 @@ class Coordinates:
         with torch.enable_grad():  # so that tensors know whether they are trained
             activations = objective.network.operators().activations
         for row, activation in enumerate(activations):
-            tensors = {name: value for name, value in vars(activation).items() if isinstance(value, Tensor)}
             regulariser = objective.state_regularisers.get(row + 1)
             needed = not objective.lifting.smooth_in_z and (regulariser is None or regulariser.smooth)
-            known = type(activation).carried is not ProximalActivation.carried
-            if needed and known and any(value.requires_grad for value in tensors.values()):
-                start = {name: value.detach().clone() for name, value in tensors.items()}
+            carries = type(activation).carried is not ProximalActivation.carried
+            if needed and carries and is_trained(activation):
+                start = {name: tensor.detach().clone() for name, tensor in tensors_of(activation).items()}
                 self.reference[row] = with_tensors(activation, start)
 
     @torch.no_grad()
@@ -98,11 +97,8 @@ class Coordinates:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The numbers that ζ belongs to."""
-        named = {row: vars(activation) for row, activation in self.reference.items()}
-        return {
-            f"{row}.{name}": value
-            for row, values in named.items() for name, value in values.items() if isinstance(value, Tensor)
-        }  # fmt: skip
+        held = {row: tensors_of(activation) for row, activation in self.reference.items()}
+        return {f"{row}.{name}": tensor for row, tensors in held.items() for name, tensor in tensors.items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on with the ζ of another run."""

@@ -14,7 +14,7 @@ from torchlift.objective.objective import Objective
 from torchlift.objective.problem import Split, TrainingProblem, copy_into
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
-from torchlift.prox.base import with_tensors
+from torchlift.prox.base import is_trained, tensors_of, with_tensors
 
 #: Step of the proximal map that takes z back into the domain of Ψ: so short that it moves nothing inside.
 TINY = 1e-12
@@ -85,28 +85,22 @@ class ErrorProblem(TrainingProblem):
     def gradient(self, point: Point, blocks: Sequence[str] | None = None) -> Point:
         self._load(point)
         chosen = self.blocks if blocks is None else tuple(blocks)
-        wanted = dict(self.objective.engine.trainable()) if "parameters" in chosen else {}
+        trainable = dict(self.objective.engine.trainable()) if "parameters" in chosen else {}
         with torch.enable_grad():
             errors = [error.detach().to(self.y.dtype).requires_grad_() for error in self._errors]
             trace = _Trace(self, errors)
-            leaves = [*errors, *wanted.values()]
+            leaves = [*errors, *trainable.values()]
             grads = torch.autograd.grad(trace.surrogate, leaves, allow_unused=True)
         with torch.no_grad():
             self._at = trace.consistent
-            own = self._states.gradient_like(self.y.dtype)
-            for slot, grad, s in zip(own, grads, trace.subgradients, strict=False):
+            of_errors = self._states.gradient_like(self.y.dtype)
+            for slot, grad, s in zip(of_errors, grads, trace.subgradients, strict=False):
                 assert grad is not None  # every layer has a term of its own
                 slot.copy_(grad if s is None else grad - s)
-        pairs = zip(wanted.items(), grads[len(errors) :], strict=True)
+        pairs = zip(trainable.items(), grads[len(errors) :], strict=True)
         parameters = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
-        for name, regulariser in self.objective.parameter_regularisers.items():
-            if regulariser.smooth and name in parameters:
-                parameters[name] = parameters[name] + regulariser.grad(wanted[name].detach())
-        result = {
-            block: [parameters[name] for name in self.names] if block == "parameters" else self._tensors(own, block)
-            for block in chosen
-        }
-        return Point(result)
+        self.objective.add_parameter_gradients(parameters)
+        return self._point_of(chosen, parameters, of_errors)
 
     def bound(self, point: Point, block: str) -> float | None:
         return None
@@ -194,14 +188,7 @@ class _Trace:
         self.surrogate = self.surrogate + (output * cotangent).sum()
 
     def _add(
-        self,
-        problem: ErrorProblem,
-        row: int,
-        activation: ProximalActivation,
-        z: Tensor,
-        v: Tensor,
-        error: Tensor,
-        scale: float,
+        self, problem: ErrorProblem, row: int, activation: Any, z: Tensor, v: Tensor, error: Tensor, scale: float
     ) -> None:
         objective, weight = problem.objective, problem.objective.engine.setting.weights[row]
         lifting, at, pre = objective.lifting, z.detach(), v.detach()
@@ -212,7 +199,7 @@ class _Trace:
         cotangent = grad_z + extra if s is None else grad_z + extra + s
         self.subgradients.append(s)
         self.surrogate = self.surrogate + (z * cotangent.detach()).sum() + (v * grad_v.detach()).sum()
-        if any(isinstance(value, Tensor) and value.requires_grad for value in vars(activation).values()):
+        if is_trained(activation):
             # with z = σ(v), D stays at its minimum when σ changes
             off = activation.reduce(error.detach().abs()) > 0
             self.surrogate = self.surrogate + scale * lifting.value(activation, at, pre, weight)[off].sum()
@@ -232,7 +219,7 @@ class _Trace:
 
 def _detached(activation: ProximalActivation, value: Tensor) -> tuple[ProximalActivation, Tensor]:
     """As they are now, whatever becomes of learned thresholds."""
-    tensors = {name: t.detach().clone() for name, t in vars(activation).items() if isinstance(t, Tensor)}
+    tensors = {name: tensor.detach().clone() for name, tensor in tensors_of(activation).items()}
     return with_tensors(activation, tensors) if tensors else activation, value.detach()
 
 

@@ -65,11 +65,9 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
         tolerance: stop when the gradient, or the step, has shrunk by this factor, or to rounding.
         steps: at most so many iterations.
     """
-    X = problem.inputs
-    if bias is not None:
-        X = torch.cat([X, X.new_ones(*X.shape[:2], 1)], dim=2)
-    theta = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], dim=2)
-    anchor = torch.zeros_like(theta) if problem.anchor is None else _joined(*problem.anchor)
+    X = joined(problem.inputs, None if bias is None else problem.inputs.new_ones(problem.inputs.shape[:2]))
+    theta = joined(weight, bias)
+    anchor = torch.zeros_like(theta) if problem.anchor is None else joined(*problem.anchor)
     descent = _by_sums if not problem.shard.whole and problem.target is not None else _by_samples
     direction = descent(problem, X, anchor)
     ahead, momentum, first = theta, 1.0, None
@@ -88,9 +86,7 @@ def fit(problem: LayerFit, weight: Tensor, bias: Tensor | None, tolerance: float
         extrapolation = 0.0 if turned else (momentum - 1) / following
         momentum = 1.0 if turned else following
         ahead, theta = new + extrapolation * (new - theta), new
-    if bias is None:
-        return theta, None
-    return theta[..., :-1].contiguous(), theta[..., -1].contiguous()
+    return parted(theta, bias is not None)
 
 
 def _by_samples(problem: LayerFit, X: Tensor, anchor: Tensor) -> Direction:
@@ -148,5 +144,11 @@ def few_samples(shard: Shard, X: Tensor, columns: int | None = None) -> bool:
     return shard.samples(X) < (X.shape[1] if columns is None else columns)
 
 
-def _joined(weight: Tensor, bias: Tensor | None) -> Tensor:
-    return weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], dim=2)
+def joined(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Θ = (W, b), or W where there is no bias."""
+    return weight if bias is None else torch.cat([weight, bias.unsqueeze(-1)], dim=-1)
+
+
+def parted(theta: Tensor, with_bias: bool) -> tuple[Tensor, Tensor | None]:
+    """W and b of Θ."""
+    return (theta[..., :-1].contiguous(), theta[..., -1].contiguous()) if with_bias else (theta, None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchlift.core.errors import invalid_value
+from torchlift.core.checks import check_choice
 from torchlift.networks import Network
 from torchlift.objective.engine import Layout, States
 from torchlift.operators import Context
@@ -43,8 +43,7 @@ def initialise(
         dtype: dtype in which the variables are stored.
         free_u: whether u_1, …, u_J are variables too; they start at M u = V z.
     """
-    if how not in STARTS:
-        invalid_value("initialise", f"one of {', '.join(STARTS)}", repr(how))
+    check_choice("initialise", how, STARTS)
     form = network.operators()
     if how == "forward":
         layers = list(network.states(y, context).z)
@@ -52,7 +51,8 @@ def initialise(
         layers = [_fit(y, shape) for shape in layout.shapes]
     else:
         layers = [torch.randn(len(y), *s, generator=generator, dtype=y.dtype).to(y.device) for s in layout.shapes]
-    layers = [_inside(activation, layer) for activation, layer in zip(form.activations, layers, strict=True)]
+    pairs = zip(form.activations, layers, strict=True)
+    layers = [torch.where(in_domain(activation, layer), layer, activation(layer)) for activation, layer in pairs]
     z = layout.allocate(len(y), y, dtype)
     for slot, layer in zip(z, layers, strict=True):
         slot.copy_(layer)
@@ -82,9 +82,7 @@ def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     return fitted.reshape(len(y), *shape)
 
 
-def _inside(activation: ProximalActivation, z: Tensor) -> Tensor:
-    """z where Ψ is finite, σ(z) elsewhere."""
+def in_domain(activation: ProximalActivation, z: Tensor) -> Tensor:
+    """Whether Ψ is finite, in a shape that broadcasts against z."""
     finite = torch.isfinite(activation.psi(z))
-    if activation.dim is not None:
-        finite = finite.unsqueeze(activation.dim)
-    return torch.where(finite, z, activation(z))
+    return finite if activation.dim is None else finite.unsqueeze(activation.dim)

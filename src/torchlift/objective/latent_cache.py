@@ -8,13 +8,15 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, invalid_type, invalid_value, message
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.objective.engine import Layout, States
+from torchlift.objective.initial import in_domain
 from torchlift.prox import ProximalActivation, Simplex, Softmax
 
 
@@ -103,10 +105,9 @@ class LatentCache:
         return list(zip(buffers, (*self.tensors, *self.u_tensors), strict=True))
 
 
-def check_state_dtype(where: str, dtype: object) -> torch.dtype:
+def check_state_dtype(where: str, dtype: Any) -> torch.dtype:
     """A real floating-point dtype."""
-    if not isinstance(dtype, torch.dtype):
-        invalid_type(where, "a dtype such as torch.bfloat16", dtype)
+    check_instance(where, dtype, torch.dtype, "a dtype such as torch.bfloat16")
     if not dtype.is_floating_point:
         invalid_value(where, "a floating-point dtype", dtype, "Try torch.bfloat16.")
     return dtype
@@ -149,10 +150,5 @@ def _returned(activation: ProximalActivation, z: Tensor, eps: float) -> Tensor:
     """
     if isinstance(activation, Simplex | Softmax):
         return z / z.sum(activation.dim, keepdim=True)
-    moved = torch.where(_in_domain(activation, z), z, torch.lerp(z, activation(torch.zeros_like(z)), eps))
-    return torch.where(_in_domain(activation, moved), moved, activation(z))
-
-
-def _in_domain(activation: ProximalActivation, z: Tensor) -> Tensor:
-    finite = torch.isfinite(activation.psi(z))
-    return finite if activation.dim is None else finite.unsqueeze(activation.dim)
+    moved = torch.where(in_domain(activation, z), z, torch.lerp(z, activation(torch.zeros_like(z)), eps))
+    return torch.where(in_domain(activation, moved), moved, activation(z))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_like, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_batch, check_choice, check_instance, check_like, check_positive
+from torchlift.core.errors import invalid_value
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Classical, Lifting
@@ -21,7 +21,6 @@ from torchlift.objective.clamp import clamped
 from torchlift.objective.engine import (
     ENGINES,
     Engine,
-    GeneralEngine,
     Gradients,
     Layout,
     Setting,
@@ -29,13 +28,13 @@ from torchlift.objective.engine import (
     States,
     Want,
 )
+from torchlift.objective.engine.general import vjp
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
 from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 
-T = TypeVar("T")
 CoordinateKind: TypeAlias = Literal["states", "errors"]
 
 
@@ -70,9 +69,9 @@ class Objective:
         state_dtype: torch.dtype | None = None,
         coordinates: CoordinateKind = "states",
     ) -> None:
-        self.network = _instance("Objective network", network, Network)
-        self.lifting: Lifting = _instance("Objective lifting", Bregman() if lifting is None else lifting, Lifting)
-        loss = _instance("Objective loss", SquaredError() if loss is None else loss, Loss)
+        self.network = check_instance("Objective network", network, Network)
+        self.lifting: Lifting = check_instance("Objective lifting", Bregman() if lifting is None else lifting, Lifting)
+        loss = check_instance("Objective loss", SquaredError() if loss is None else loss, Loss)
         self.loss: Loss = clamped(network, self.lifting, loss)
         self.coupling = None if coupling is None else check_positive("Objective coupling", coupling)
         self.state_dtype = state_dtype
@@ -87,7 +86,8 @@ class Objective:
         """Where u_1, …, u_J lie; None where the coupling is hard."""
         self.dense_engine = _dense_engine(self.engine)
         """The engine of a chain of dense layers, whose weights have exact steps; None for other networks."""
-        self.free = _free_engine(self.engine) if self.lifting.contrastive else None
+        free = replace(setting, loss=ZeroLoss())
+        self.free = type(self.engine)(network, free) if self.lifting.contrastive else None
         """The engine of the free energy; None unless the lifting is contrastive."""
         self.state_regularisers = self._on_states(states)
         self.parameter_regularisers = self._on_parameters(parameters or {})
@@ -200,11 +200,14 @@ class Objective:
                 self._add_regulariser_gradients(z, result)
                 if self.free is not None and want != "states":
                     self._subtract_free_gradients(y, context, result, free)
-            for name, regulariser in self.parameter_regularisers.items():
-                if regulariser.smooth and name in result.parameters:
-                    parameter = self.network.get_parameter(name).detach()
-                    result.parameters[name] = result.parameters[name] + regulariser.grad(parameter)
+            self.add_parameter_gradients(result.parameters)
         return result
+
+    def add_parameter_gradients(self, gradients: dict[str, Tensor]) -> None:
+        """Add those of the smooth regularisers on parameters, by name."""
+        for name, regulariser in self.parameter_regularisers.items():
+            if regulariser.smooth and name in gradients:
+                gradients[name] = gradients[name] + regulariser.grad(self.network.get_parameter(name).detach())
 
     @torch.no_grad()
     def prox_states(self, z: States, step: float | Tensor) -> States:
@@ -261,7 +264,7 @@ class Objective:
         for layer, regulariser in table.items():
             if layer not in range(1, depth + 1):
                 invalid_value("Objective states", f"layers from 1 to {depth}", layer)
-            _instance(f"regulariser of layer {layer}", regulariser, Regulariser)
+            check_instance(f"regulariser of layer {layer}", regulariser, Regulariser)
             combined.check(self.lifting, activations[layer - 1], regulariser, layer)
         return table
 
@@ -285,7 +288,7 @@ class Objective:
         names = [name for name, _ in self.network.named_parameters()]
         table: dict[str, Regulariser] = {}
         for pattern, regulariser in patterns.items():
-            _instance(f"regulariser of {pattern!r}", regulariser, Regulariser)
+            check_instance(f"regulariser of {pattern!r}", regulariser, Regulariser)
             matched = [name for name in names if fnmatchcase(name, pattern)]
             if not matched:
                 invalid_value("Objective parameters", f"a pattern that matches one of {names}", repr(pattern))
@@ -337,10 +340,9 @@ class Objective:
         with torch.enable_grad():
             output = self.network(y, context)
         cotangent = self.loss.grad(output.detach(), x) / len(y)
-        grads = torch.autograd.grad(output, list(parameters.values()), cotangent, allow_unused=True)
-        pairs = zip(parameters.items(), grads, strict=True)
-        gradients = {name: torch.zeros_like(p) if grad is None else grad for (name, p), grad in pairs}
-        return Gradients(States(replace(self.layout, shapes=(), holds_input=False), ()), gradients)
+        gradients = vjp([(output, cotangent)], list(parameters.values()))
+        states = States(replace(self.layout, shapes=(), holds_input=False), ())
+        return Gradients(states, dict(zip(parameters, gradients, strict=True)))
 
     def _forward_states(self, y: Tensor, context: Context) -> States:
         return initialise(self.network, self.layout, y, "forward", context)
@@ -361,7 +363,7 @@ class Objective:
         return y if self._like is None else check_like("Objective input", y, self._like)
 
     def _check_states(self, z: States, batch: int) -> None:
-        _instance("Objective states", z, States).check(self.layout, batch)
+        check_instance("Objective states", z, States).check(self.layout, batch)
         if (self.coupling is not None) != (z.u is not None):
             expected = "states with u" if self.coupling is not None else "states without u"
             invalid_value("Objective states", expected, "the other kind", "Use this objective's `initialise`.")
@@ -376,14 +378,13 @@ class Objective:
 
 
 def _engine(name: str, network: Network, setting: Setting) -> Engine:
-    if name == "auto":
-        kind = StackedEngine if StackedEngine.serves(network, setting.coupling) else GeneralEngine
-        return kind(network, setting)
-    if name not in ENGINES:
-        invalid_value("Objective engine", f"'auto' or one of {sorted(ENGINES)}", repr(name))
-    if name == "stacked" and not StackedEngine.serves(network, setting.coupling):
+    check_choice("Objective engine", name, ("auto", *ENGINES))
+    stackable = StackedEngine.serves(network, setting.coupling)
+    if name == "stacked" and not stackable:
         expected = "a chain (u = z) with fixed activations and hard coupling"
         invalid_value("stacked engine", expected, type(network).__name__, "Use engine='auto'.")
+    if name == "auto":
+        name = "stacked" if stackable else "general"
     return ENGINES[name](network, setting)
 
 
@@ -394,13 +395,3 @@ def _dense_engine(engine: Engine) -> StackedEngine | None:
             return None
         engine = StackedEngine(engine.network, setting)
     return None if engine.needs_form else engine
-
-
-def _free_engine(engine: Engine) -> Engine:
-    return type(engine)(engine.network, replace(engine.setting, loss=ZeroLoss()))
-
-
-def _instance(where: str, value: object, kind: type[T]) -> T:
-    if not isinstance(value, kind):
-        invalid_type(where, f"a {kind.__name__}", value)
-    return value

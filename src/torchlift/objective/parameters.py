@@ -13,11 +13,11 @@ from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.functions.regularisers import Ridge
-from torchlift.liftings import MACQP
+from torchlift.liftings import MACQP, Lifting
 from torchlift.liftings.classical import QuadraticLifting
 from torchlift.objective.engine import StackedEngine, States
 from torchlift.objective.engine.stacked import Segment
-from torchlift.objective.fit import LayerFit, few_samples, fit
+from torchlift.objective.fit import LayerFit, few_samples, fit, joined, parted
 from torchlift.objective.objective import Objective
 from torchlift.solvers import GaussNewton, NonlinearLeastSquares, Stopping, solve
 
@@ -29,13 +29,13 @@ class Anchor:
     strength: float
     values: Mapping[str, Tensor]
 
-    def of(self, names: tuple[str, str], segment: Segment) -> tuple[Tensor, Tensor | None] | None:
+    def of(self, segment: Segment) -> tuple[Tensor, Tensor | None] | None:
         """θ₀ of the segment's weights and biases; None stands for zero."""
-        if names[0] not in self.values:
+        run, values = segment.dense, dict(self.values)
+        if run.weight_name not in values:
             return None
-        run = segment.dense
-        weight = segment.part_of(dict(self.values), names[0], run.weight)
-        return weight, None if run.bias is None else segment.part_of(dict(self.values), names[1], run.bias)
+        weight = segment.part_of(values, run.weight_name, run.weight)
+        return weight, None if run.bias is None else segment.part_of(values, run.bias_name, run.bias)
 
 
 @torch.no_grad()
@@ -117,7 +117,7 @@ def minimise_layers(
         if newton:
             new = _levenberg_marquardt(segment, inputs, outputs, anchor, tolerance)
         else:
-            new = _majorised(objective, segment, inputs, outputs, anchor, tolerance, local)
+            new = _fit(segment, _penalty(objective.lifting, segment, inputs, outputs, local), anchor, tolerance)
         _store(values, segment, *new)
     if engine.tail is None:
         return values
@@ -132,29 +132,21 @@ def minimise_layers(
     return values
 
 
-def _majorised(
-    objective: Objective,
-    segment: Segment,
-    inputs: Tensor,
-    outputs: Tensor,
-    anchor: Anchor,
-    tolerance: float,
-    shard: Shard,
-) -> tuple[Tensor, Tensor | None]:
-    lifting, activation, mu = objective.lifting, segment.activation, segment.weight
-    curvature = mu * lifting.curvature_v(activation)
+def _penalty(lifting: Lifting, segment: Segment, inputs: Tensor, outputs: Tensor, shard: Shard) -> LayerFit:
+    """Σ D(z, Wu + b) of a segment's layers."""
+    activation, mu = segment.activation, segment.weight
 
     def residual(v: Tensor) -> Tensor:
         return lifting.grad_v(activation, outputs, v, mu)
 
     target = outputs if isinstance(lifting, QuadraticLifting) else None
-    return _fit(segment, LayerFit(inputs, residual, curvature, target=target, shard=shard), anchor, tolerance)
+    return LayerFit(inputs, residual, mu * lifting.curvature_v(activation), target=target, shard=shard)
 
 
 def _fit(segment: Segment, problem: LayerFit, anchor: Anchor, tolerance: float) -> tuple[Tensor, Tensor | None]:
     weights = segment.weights()
     bias = None if weights.b is None else weights.b.squeeze(1)
-    near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
+    near = anchor.of(segment)
     return fit(replace(problem, anchor=near, strength=anchor.strength), weights.W, bias, tolerance)
 
 
@@ -181,21 +173,20 @@ def _levenberg_marquardt(
 ) -> tuple[Tensor, Tensor | None]:
     """MAC-QP: ½‖√(μ/B)(σ(Wu + b) − z)‖² + ρ/2‖Θ − Θ₀‖², layer by layer."""
     weights = segment.weights()
-    near = anchor.of((segment.dense.weight_name, segment.dense.bias_name), segment)
+    near = anchor.of(segment)
     layers = []
     for i in range(segment.count):
         bias = None if weights.b is None else weights.b[i, 0]
-        theta = _joined(weights.W[i], bias)
-        X = inputs[i] if bias is None else _joined(inputs[i], inputs.new_ones(inputs.shape[1]))
-        base = torch.zeros_like(theta) if near is None else _joined(near[0][i], None if near[1] is None else near[1][i])
+        theta = joined(weights.W[i], bias)
+        X = inputs[i] if bias is None else joined(inputs[i], inputs.new_ones(inputs.shape[1]))
+        base = torch.zeros_like(theta) if near is None else joined(near[0][i], None if near[1] is None else near[1][i])
         mu = float(segment.weight[i]) if isinstance(segment.weight, Tensor) else segment.weight
         residual = _residual(segment, X, outputs[i], base, (mu / len(X)) ** 0.5, anchor.strength**0.5)
         stopping = Stopping(max_steps=50, change=None, residual=max(tolerance, 1e-12))
         start = Point({"x": theta.flatten()})
         solution = solve(NonlinearLeastSquares(residual), GaussNewton(), start, stopping=stopping, record_every=0)
         layers.append(solution.point["x"][0].view_as(theta))
-    joint = torch.stack(layers)
-    return (joint, None) if weights.b is None else (joint[..., :-1].contiguous(), joint[..., -1].contiguous())
+    return parted(torch.stack(layers), weights.b is not None)
 
 
 def _residual(
@@ -207,7 +198,3 @@ def _residual(
         return torch.cat([gap, root * (theta - base).flatten()]) if root else gap
 
     return residual
-
-
-def _joined(weight: Tensor, column: Tensor | None) -> Tensor:
-    return weight if column is None else torch.cat([weight, column[:, None]], dim=1)

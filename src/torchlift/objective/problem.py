@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Factor, Point
@@ -57,8 +58,7 @@ class TrainingProblem(Problem):
         if objective.lifting.hard or objective.lifting.contrastive:
             name = type(objective.lifting).__name__
             invalid_value("TrainingProblem", "a lifting with free states", name, "Use Bregman, for example.")
-        if split not in ("whole", "odd-even", "layers"):
-            invalid_value("TrainingProblem split", "'whole', 'odd-even' or 'layers'", repr(split))
+        check_choice("TrainingProblem split", split, get_args(Split))
         if not objective.loss.smooth:
             name = type(objective.loss).__name__
             invalid_value("TrainingProblem loss", "a smooth loss", name, "Use Huber or SquaredError.")
@@ -140,13 +140,7 @@ class TrainingProblem(Problem):
             want = "parameters" if "parameters" in chosen else "states"
         gradients = self.objective.gradients(self.y, self.x, self._states, self.context, want=want)
         self.coordinates.pull_back(held, gradients)
-        result: dict[str, Sequence[Tensor]] = {}
-        for block in chosen:
-            if block == "parameters":
-                result[block] = [gradients.parameters[name] for name in self.names]
-            else:
-                result[block] = self._tensors(gradients.z, block)
-        return Point(result)
+        return self._point_of(chosen, gradients.parameters, gradients.z)
 
     @torch.no_grad()
     def prox(self, point: Point, steps: Mapping[str, Factor]) -> Point:
@@ -218,6 +212,11 @@ class TrainingProblem(Problem):
         if cached is None or not same_tensors(cached[0], key):
             cached = self._bounds[name] = (key, compute())
         return cached[1]
+
+    def _point_of(self, blocks: Sequence[str], parameters: Mapping[str, Tensor], z: States) -> Point:
+        """Parameters by name and states as some blocks of a point."""
+        named = {"parameters": [parameters[name] for name in self.names]} if "parameters" in blocks else {}
+        return Point({block: named.get(block) or self._tensors(z, block) for block in blocks})
 
     def _tensors(self, z: States, block: str) -> Sequence[Tensor]:
         states = z

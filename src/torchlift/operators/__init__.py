@@ -9,7 +9,6 @@ from torchlift.operators.dense import Dense
 from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.examples import OPERATORS
-from torchlift.operators.filters import convolutional_dictionary, cosine_filters
 from torchlift.operators.fourier import Fourier
 from torchlift.operators.functional import Functional
 from torchlift.operators.mask import Mask
@@ -22,7 +21,7 @@ from torchlift.operators.sampling import DownSample
 from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
 from torchlift.operators.spectrum import filter_norm
-from torchlift.operators.transforms import dct_matrix
+from torchlift.operators.transforms import convolutional_dictionary, cosine_filters, dct_matrix
 
 __all__ = [
     "OPERATORS",

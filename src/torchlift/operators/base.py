@@ -9,19 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_batch, check_number, check_shape, check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_batch, check_instance, check_number, check_shape, check_tensor
+from torchlift.core.errors import invalid_value
 from torchlift.core.trees import leaves, map_leaves
 from torchlift.operators import norms
-from torchlift.operators.context import Context, context_tensor
-
-__all__ = ["Adjoint", "Compose", "Context", "LinearOperator", "Scaled", "Sum", "context_tensor"]
+from torchlift.operators.context import Context
+from torchlift.operators.geometry import check_image_shape
 
 
 class LinearOperator(ABC):
@@ -120,6 +121,9 @@ class OnShape(LinearOperator):
 
     shape: Shape
 
+    def __post_init__(self) -> None:
+        store(self, shape=check_shape(f"{type(self).__name__} shape", self.shape))
+
     @property
     def in_shape(self) -> Shape:
         return self.shape
@@ -127,6 +131,13 @@ class OnShape(LinearOperator):
     @property
     def out_shape(self) -> Shape:
         return self.shape
+
+
+class OnImages(OnShape):
+    """An operator whose `shape` is (channels, height, width)."""
+
+    def __post_init__(self) -> None:
+        store(self, shape=check_image_shape(f"{type(self).__name__} shape", self.shape))
 
 
 class BetweenShapes(LinearOperator):
@@ -137,7 +148,7 @@ class BetweenShapes(LinearOperator):
 
     def __post_init__(self) -> None:
         for name in ("from_shape", "to_shape"):
-            object.__setattr__(self, name, check_shape(f"{type(self).__name__} {name}", getattr(self, name)))
+            store(self, **{name: check_shape(f"{type(self).__name__} {name}", getattr(self, name))})
 
     @property
     def in_shape(self) -> Shape:
@@ -236,13 +247,10 @@ class Compose(LinearOperator):
         flat = _flatten("Compose", Compose, operators)
         for left, right in pairwise(flat):
             if left.in_shape != right.out_shape:
-                invalid_value(
-                    "Compose",
-                    f"an input of {_name(left)} that fits the output of {_name(right)}",
-                    f"{left.in_shape} after {right.out_shape}",
-                    "Operators apply from right to left; Reshape changes a shape.",
-                )
-        object.__setattr__(self, "operators", flat)
+                expected = f"an input of {_name(left)} that fits the output of {_name(right)}"
+                hint = "Operators apply from right to left; Reshape changes a shape."
+                invalid_value("Compose", expected, f"{left.in_shape} after {right.out_shape}", hint)
+        store(self, operators=flat)
 
     @property
     def in_shape(self) -> Shape:
@@ -296,7 +304,7 @@ class Sum(LinearOperator):
             if (other.in_shape, other.out_shape) != (flat[0].in_shape, flat[0].out_shape):
                 expected = f"{_name(other)} to have the shapes {_arrow(flat[0])} of {_name(flat[0])}"
                 invalid_value("Sum", expected, _arrow(other))
-        object.__setattr__(self, "operators", flat)
+        store(self, operators=flat)
 
     @property
     def in_shape(self) -> Shape:
@@ -307,21 +315,19 @@ class Sum(LinearOperator):
         return self.operators[0].out_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
-        first, *rest = self.operators
-        total = first.forward(x, context)
-        for operator in rest:
-            total = total + operator.forward(x, context)
-        return total
+        return reduce(torch.add, [operator.forward(x, context) for operator in self.operators])
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        first, *rest = self.operators
-        total = first.adjoint(y, context)
-        for operator in rest:
-            total = total + operator.adjoint(y, context)
-        return total
+        return reduce(torch.add, [operator.adjoint(y, context) for operator in self.operators])
 
     def symbol(self) -> str:
         return " + ".join(operator.symbol() for operator in self.operators).replace("+ −", "− ")
+
+
+def store(operator: object, **values: object) -> None:
+    """Set normalised fields of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(operator, name, value)
 
 
 def _flatten(where: str, kind: type, operators: tuple[Any, ...]) -> tuple[LinearOperator, ...]:
@@ -336,8 +342,7 @@ def _flatten(where: str, kind: type, operators: tuple[Any, ...]) -> tuple[Linear
 
 
 def _check_operator(where: str, value: object) -> None:
-    if not isinstance(value, LinearOperator):
-        invalid_type(where, "a LinearOperator", value, "Wrap a matrix as Dense(weight).")
+    check_instance(where, value, LinearOperator, hint="Wrap a matrix as Dense(weight).")
 
 
 def _name(operator: LinearOperator) -> str:

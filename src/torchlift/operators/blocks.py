@@ -13,6 +13,7 @@ from torchlift.core.checks import Shape, check_batch
 from torchlift.core.errors import invalid_value
 from torchlift.operators import picture
 from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.geometry import broadcasts
 
 Blocks = Mapping[tuple[int, int], LinearOperator]
 
@@ -48,11 +49,9 @@ class BlockOperator:
                 invalid_value(f"BlockOperator block {(i, j)}", f"a position inside the {grid} grid", (i, j))
             expected = (self.row_shapes[i], self.column_shapes[j])
             if (block.out_shape, block.in_shape) != expected:
-                invalid_value(
-                    f"BlockOperator block {(i, j)}",
-                    f"output and input shapes {expected[0]} and {expected[1]}",
-                    f"{block.out_shape} and {block.in_shape} ({type(block).__name__})",
-                )
+                got = f"{block.out_shape} and {block.in_shape} ({type(block).__name__})"
+                shapes = f"output and input shapes {expected[0]} and {expected[1]}"
+                invalid_value(f"BlockOperator block {(i, j)}", shapes, got)
         rows: list[list[tuple[int, LinearOperator]]] = [[] for _ in self.row_shapes]
         for i, j in sorted(self.blocks):
             rows[i].append((j, self.blocks[i, j]))
@@ -131,7 +130,7 @@ class BlockVector:
         if len(self.blocks) != len(self.shapes):
             invalid_value("BlockVector", f"{len(self.shapes)} blocks", len(self.blocks))
         for j, (block, shape) in enumerate(zip(self.blocks, self.shapes, strict=True)):
-            if block is not None and not _broadcasts(tuple(block.shape), shape):
+            if block is not None and not broadcasts(tuple(block.shape), shape):
                 invalid_value(f"BlockVector block {j}", f"a shape that broadcasts to {shape}", tuple(block.shape))
 
     def __repr__(self) -> str:
@@ -155,9 +154,3 @@ class BlockVector:
             for block, shape in zip(self.blocks, self.shapes, strict=True)
         ]
         return torch.cat(parts) if parts else some
-
-
-def _broadcasts(small: Shape, large: Shape) -> bool:
-    if len(small) > len(large):
-        return False
-    return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))

@@ -12,14 +12,13 @@ from torch.nn.functional import conv2d
 
 from torchlift.core.checks import check_choice, check_positive, check_size, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, OnShape
-from torchlift.operators.geometry import check_image_shape
+from torchlift.operators.base import Context, OnImages
 
 Boundary = Literal["zero", "replicate", "reflect", "symmetric", "circular"]
 
 
 @dataclass(frozen=True, eq=False)
-class Blur(OnShape):
+class Blur(OnImages):
     """x ↦ k ∗ x in each channel, true convolution with an odd-sized kernel (kh, kw), output of equal size.
 
     Pixels outside an image (a b c d) are taken as
@@ -36,18 +35,17 @@ class Blur(OnShape):
     boundary: Boundary = "zero"
 
     def __post_init__(self) -> None:
-        shape = check_image_shape("Blur shape", self.shape)
+        super().__post_init__()
         size = tuple(check_tensor("Blur kernel", self.kernel).shape)
         if len(size) != 2 or size[0] % 2 == 0 or size[1] % 2 == 0:
             hint = "Add a row or column of zeros to give a kernel a centre."
             invalid_value("Blur kernel", "shape (kh, kw) with odd kh and kw", size, hint)
         check_choice("Blur boundary", self.boundary, get_args(Boundary))
-        for pixels, taps in zip(shape[1:], size, strict=True):
+        for pixels, taps in zip(self.shape[1:], size, strict=True):
             reach = _reach(self.boundary, pixels)
             if taps // 2 > reach:
                 expected = f"at most {2 * reach + 1} taps along {pixels} pixels with boundary {self.boundary!r}"
                 invalid_value("Blur kernel", expected, size)
-        object.__setattr__(self, "shape", shape)
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         # torch correlates, so the kernel is turned; channels join the batch, which needs no copies of the kernel

@@ -16,12 +16,9 @@ def context_tensor(where: str, context: Context, key: str) -> Tensor:
     """The tensor named `key` in a context, or the context itself when it is one tensor."""
     value = context.get(key) if isinstance(context, Mapping) else context
     if not isinstance(value, Tensor):
-        invalid_value(
-            where,
-            f"a per-sample context with a tensor {key!r}",
-            type(context).__name__ if not isinstance(context, Mapping) else sorted(context),
-            f"Pass context={{{key!r}: tensor}} with the batch.",
-        )
+        came = sorted(context) if isinstance(context, Mapping) else type(context).__name__
+        hint = f"Pass context={{{key!r}: tensor}} with the batch."
+        invalid_value(where, f"a per-sample context with a tensor {key!r}", came, hint)
     return value
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, conv_transpose2d, pad
 
 from torchlift.core.checks import Shape, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, LinearOperator, store
 from torchlift.operators.geometry import (
     Pair,
     check_groups,
@@ -65,11 +65,11 @@ class Conv2d(LinearOperator):
         size = window_count("Conv2d weight", shape[1:], extent, stride, total)
         # "same" is uneven for kernels of even extent, which no pair can say
         padding = lead if lead == trail else "same"
-        _store(self, input_shape=shape, stride=stride, padding=padding, dilation=dilation)
-        _store(self, _output_size=size, _lead=lead, _trail=trail)
+        store(self, input_shape=shape, stride=stride, padding=padding, dilation=dilation)
+        store(self, _output_size=size, _lead=lead, _trail=trail)
         rest = extent[0] - 1 - lead[0], extent[1] - 1 - lead[1]
         plain = stride == (1, 1) and lead == trail and min(rest) >= 0
-        _store(self, _turned_padding=rest if plain else None)
+        store(self, _turned_padding=rest if plain else None)
 
     @property
     def in_shape(self) -> Shape:
@@ -153,7 +153,7 @@ class ConvTranspose2d(LinearOperator):
         dilation = check_pair("ConvTranspose2d dilation", self.dilation)
         padding = check_pair("ConvTranspose2d padding", self.padding, minimum=0)
         spare = check_pair("ConvTranspose2d output_padding", self.output_padding, minimum=0)
-        _store(self, input_shape=shape, stride=stride, dilation=dilation, padding=padding, output_padding=spare)
+        store(self, input_shape=shape, stride=stride, dilation=dilation, padding=padding, output_padding=spare)
         if any(extra >= max(steps) for extra, *steps in zip(spare, stride, dilation, strict=True)):
             expected = f"less than the stride {stride} or the dilation {dilation}"
             invalid_value("ConvTranspose2d output_padding", expected, spare)
@@ -161,7 +161,7 @@ class ConvTranspose2d(LinearOperator):
         size = reach[0] + spare[0], reach[1] + spare[1]
         if min(size) < 1:
             invalid_value("ConvTranspose2d padding", "one that leaves an output", f"{padding}, output size {size}")
-        _store(self, _output_size=size)
+        store(self, _output_size=size)
 
     @property
     def in_shape(self) -> Shape:
@@ -205,9 +205,3 @@ def _transposed_size(operator: Conv2d | ConvTranspose2d, size: Pair, padding: Pa
     extent = window_extent(operator.weight.shape[2:], dilation)
     height = (size[0] - 1) * stride[0] - 2 * padding[0] + extent[0]
     return height, (size[1] - 1) * stride[1] - 2 * padding[1] + extent[1]
-
-
-def _store(operator: LinearOperator, **values: object) -> None:
-    """Set normalised fields of a frozen dataclass."""
-    for name, value in values.items():
-        object.__setattr__(operator, name, value)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchlift.core.checks import Shape, check_shape, check_tensor
+from torchlift.core.checks import Shape, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.operators.base import Context, OnShape
+from torchlift.operators.geometry import broadcasts
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,10 +20,9 @@ class Diagonal(OnShape):
     shape: Shape
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", check_shape("Diagonal shape", self.shape))
+        super().__post_init__()
         size = tuple(check_tensor("Diagonal factor", self.factor).shape)
-        pairs = zip(reversed(size), reversed(self.shape), strict=False)
-        if len(size) > len(self.shape) or any(a not in (1, b) for a, b in pairs):
+        if not broadcasts(size, self.shape):
             invalid_value("Diagonal factor", f"a shape that broadcasts to {self.shape}", size)
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchlift.core.checks import Shape, check_shape
+from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
 from torchlift.operators.base import Context, OnShape
 
@@ -27,10 +27,9 @@ class FiniteDifference(OnShape):
     shape: Shape
 
     def __post_init__(self) -> None:
-        shape = check_shape("FiniteDifference shape", self.shape)
-        if len(shape) < 2:
-            invalid_value("FiniteDifference shape", "a shape (channels, height, width)", shape)
-        object.__setattr__(self, "shape", shape)
+        super().__post_init__()
+        if len(self.shape) < 2:
+            invalid_value("FiniteDifference shape", "a shape (channels, height, width)", self.shape)
 
     @property
     def out_shape(self) -> Shape:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, OnShape
-from torchlift.operators.geometry import check_image_shape
+from torchlift.operators.base import Context, OnImages
 
 
 @dataclass(frozen=True, eq=False)
-class Fourier(OnShape):
+class Fourier(OnImages):
     """x ↦ F x, the orthonormal two-dimensional Fourier transform with the frequency 0 in the middle.
 
     Magnetic resonance imaging measures some of the coefficients: `Mask(shape=(2, H, W)) @ Fourier((1, H, W))`, with
@@ -28,10 +27,9 @@ class Fourier(OnShape):
     shape: tuple[int, int, int]
 
     def __post_init__(self) -> None:
-        shape = check_image_shape("Fourier shape", self.shape)
-        if shape[0] not in (1, 2):
-            invalid_value("Fourier shape", "one channel (real) or two (real and imaginary part)", shape)
-        object.__setattr__(self, "shape", shape)
+        super().__post_init__()
+        if self.shape[0] not in (1, 2):
+            invalid_value("Fourier shape", "one channel (real) or two (real and imaginary part)", self.shape)
 
     @property
     def out_shape(self) -> Shape:

@@ -28,6 +28,12 @@ def check_image_shape(where: str, value: object) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
+def broadcasts(small: Shape, large: Shape) -> bool:
+    """Whether a tensor of one shape broadcasts to the other without enlarging it."""
+    pairs = zip(reversed(small), reversed(large), strict=False)
+    return len(small) <= len(large) and all(a in (1, b) for a, b in pairs)
+
+
 def check_padding(where: str, value: object, extent: Pair, stride: Pair) -> tuple[Pair, Pair]:
     """Zeros before and after each axis, ((top, left), (bottom, right)); "same" pads the end more, as torch does."""
     if not isinstance(value, str):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_shape, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator, context_tensor
+from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.context import context_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +61,6 @@ class Mask(LinearOperator):
     def _mask_of(self, context: Context) -> Tensor:
         mask = context_tensor("Mask", context, self.key)
         if tuple(mask.shape[1:]) != self.shape:
-            invalid_value(
-                f"Mask context {self.key!r}",
-                f"shape ({', '.join(map(str, ('batch', *self.in_shape)))})",
-                tuple(mask.shape),
-            )
+            expected = f"shape ({', '.join(map(str, ('batch', *self.in_shape)))})"
+            invalid_value(f"Mask context {self.key!r}", expected, tuple(mask.shape))
         return mask

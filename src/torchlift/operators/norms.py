@@ -37,9 +37,8 @@ def dense_matrix(operator: LinearOperator, context: Context = None) -> Tensor:
     """
     where = f"{type(operator).__name__}.to_dense context"
     if (batch := context_batch(where, context)) != 1:
-        invalid_value(
-            where, "one sample", f"{batch} samples", "A matrix belongs to one sample: pass context[i : i + 1]."
-        )
+        hint = "A matrix belongs to one sample: pass context[i : i + 1]."
+        invalid_value(where, "one sample", f"{batch} samples", hint)
     columns = [operator.forward(basis, ctx).flatten(1) for basis, ctx in _basis(operator, context)]
     return torch.cat(columns).T
 
@@ -161,11 +160,8 @@ def _basis(operator: LinearOperator, context: Context) -> Iterator[tuple[Tensor,
         count = min(step, size - start)
         basis = torch.zeros(count, size, dtype=dtype, device=device)
         basis.diagonal(start).fill_(1)
-        yield basis.reshape(count, *operator.in_shape), _repeat(context, count)
-
-
-def _repeat(context: Context, count: int) -> Context:
-    return map_context(context, lambda tensor: tensor.expand(count, *tensor.shape[1:]))
+        repeated = map_context(context, lambda tensor, count=count: tensor.expand(count, *tensor.shape[1:]))
+        yield basis.reshape(count, *operator.in_shape), repeated
 
 
 def _gaussian(operator: LinearOperator, shape: tuple[int, ...], context: Context, generator: torch.Generator) -> Tensor:

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_size
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, OnShape
-from torchlift.operators.geometry import check_image_shape
+from torchlift.operators.base import Context, OnImages, store
 from torchlift.operators.transforms import cosines
 
 
-class Orthonormal(OnShape):
+class Orthonormal(OnImages):
     """A transform Q of each channel of (C, H, W) with QᵀQ = QQᵀ = I, so that the adjoint is the inverse.
 
     With a `block` each block × block square is transformed by itself; squares at the lower and right border are
@@ -26,6 +25,11 @@ class Orthonormal(OnShape):
     """
 
     block: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block is not None:
+            check_size(f"{type(self).__name__} block", self.block)
 
     @abstractmethod
     def _analysis(self, x: Tensor) -> Tensor:
@@ -57,9 +61,6 @@ class CosineTransform(Orthonormal):
 
     shape: Shape
     block: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def _analysis(self, x: Tensor) -> Tensor:
         rows, columns = (cosines(size, x.device).to(x.dtype) for size in x.shape[-2:])
@@ -96,12 +97,12 @@ class WaveletTransform(Orthonormal):
     _taps: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
         check_size("WaveletTransform levels", self.levels)
         names = {"haar": 1} | {f"db{order}": order for order in range(1, 11)}
         if self.wavelet not in names:
             invalid_value("WaveletTransform wavelet", "'haar' or 'db1' to 'db10'", repr(self.wavelet))
-        object.__setattr__(self, "_taps", _daubechies(names[self.wavelet]))
+        store(self, _taps=_daubechies(names[self.wavelet]))
 
     def _analysis(self, x: Tensor) -> Tensor:
         coefficients = x.clone()
@@ -127,13 +128,6 @@ class WaveletTransform(Orthonormal):
         return "DWT"
 
 
-def _check(operator: CosineTransform | WaveletTransform) -> None:
-    name = type(operator).__name__
-    object.__setattr__(operator, "shape", check_image_shape(f"{name} shape", operator.shape))
-    if operator.block is not None:
-        check_size(f"{name} block", operator.block)
-
-
 def _in_blocks(x: Tensor, block: int, transform: Callable[[Tensor], Tensor]) -> Tensor:
     """The transform of every square; all whole ones at once, then those that the border cuts."""
     height, width = x.shape[-2] // block * block, x.shape[-1] // block * block
@@ -155,13 +149,12 @@ def _tiled(x: Tensor, block: int, transform: Callable[[Tensor], Tensor]) -> Tens
 
 def _scale(x: Tensor, taps: tuple[float, ...]) -> Tensor:
     """One scale along the last axis: averages, the last sample of an odd number, differences."""
-    even, rest = _split(x)
-    if even.shape[-1] == 0:
+    even = x.shape[-1] // 2 * 2
+    if even == 0:
         return x
-    index, filters = _windows(even.shape[-1], taps, x)
-    windows = even[..., index].reshape(*even.shape[:-1], -1, len(taps))
-    pairs = windows @ filters
-    return torch.cat((pairs[..., 0], rest, pairs[..., 1]), -1)
+    index, filters = _windows(even, taps, x)
+    pairs = x[..., index].reshape(*x.shape[:-1], -1, len(taps)) @ filters
+    return torch.cat((pairs[..., 0], x[..., even:], pairs[..., 1]), -1)
 
 
 def _unscale(y: Tensor, taps: tuple[float, ...]) -> Tensor:
@@ -174,11 +167,6 @@ def _unscale(y: Tensor, taps: tuple[float, ...]) -> Tensor:
     windows = (pairs @ filters.T).flatten(-2)
     even = windows.new_zeros(*y.shape[:-1], 2 * half).index_add(-1, index, windows)
     return torch.cat((even, y[..., half:middle]), -1)
-
-
-def _split(x: Tensor) -> tuple[Tensor, Tensor]:
-    even = x.shape[-1] // 2 * 2
-    return x[..., :even], x[..., even:]
 
 
 def _windows(size: int, taps: tuple[float, ...], like: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.operators.base import LinearOperator
 
 
@@ -39,10 +40,8 @@ class OperatorStack(nn.Module):
         """The operators over the current parameters, which gradients flow back to."""
         # one unbind per parameter: its backward is one stack, not `count` scattered additions
         slices = {path: getattr(self, name).unbind(0) for path, name in self.names.items()}
-        return tuple(self._rebuild(slices, index) for index in range(self.count))
-
-    def _rebuild(self, slices: dict[str, tuple[Tensor, ...]], index: int) -> LinearOperator:
-        return self.template.map_tensors(lambda path, _: slices[path][index])
+        rebuild = self.template.map_tensors
+        return tuple(rebuild(lambda path, _, index=index: slices[path][index]) for index in range(self.count))
 
     def __len__(self) -> int:
         return self.count
@@ -79,17 +78,12 @@ def _check_alike(operators: Sequence[LinearOperator]) -> None:
     if not operators:
         invalid_value("OperatorStack", "at least one operator", "none")
     for index, operator in enumerate(operators):
-        if not isinstance(operator, LinearOperator):
-            invalid_type(f"OperatorStack operator {index}", "a LinearOperator", operator)
+        check_instance(f"OperatorStack operator {index}", operator, LinearOperator)
     first = _structure(operators[0])
     for index, operator in enumerate(operators[1:], start=1):
         if (structure := _structure(operator)) != first:
-            invalid_value(
-                f"OperatorStack operator {index}",
-                f"the structure of operator 0, {first}",
-                structure,
-                "Put operators of different structure into stacks of their own.",
-            )
+            hint = "Put operators of different structure into stacks of their own."
+            invalid_value(f"OperatorStack operator {index}", f"the structure of operator 0, {first}", structure, hint)
 
 
 def _structure(operator: LinearOperator) -> str:

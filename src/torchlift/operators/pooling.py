@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, LinearOperator
+from torchlift.operators.base import Context, LinearOperator, store
 from torchlift.operators.geometry import Pair, check_image_shape, check_pair, window_count
 
 
@@ -38,12 +38,7 @@ class AveragePool2d(LinearOperator):
             invalid_value("AveragePool2d padding", f"at most half the kernel size {kernel}", padding)
         total = 2 * padding[0], 2 * padding[1]
         size = window_count("AveragePool2d kernel_size", shape[1:], kernel, stride, total)
-        for name, value in zip(
-            ("input_shape", "kernel_size", "stride", "padding", "_output_size"),
-            (shape, kernel, stride, padding, size),
-            strict=True,
-        ):
-            object.__setattr__(self, name, value)
+        store(self, input_shape=shape, kernel_size=kernel, stride=stride, padding=padding, _output_size=size)
 
     @property
     def in_shape(self) -> Shape:
@@ -68,15 +63,12 @@ class AveragePool2d(LinearOperator):
 
     def _axis_norm(self, axis: int) -> float:
         """‖P‖₂ of the pooling matrix P (windows, pixels) of one axis."""
-        assert (
-            isinstance(self.kernel_size, tuple) and isinstance(self.stride, tuple) and isinstance(self.padding, tuple)
-        )
-        kernel, size = self.kernel_size[axis], self.input_shape[1 + axis]
-        start = torch.arange(self._output_size[axis])[:, None] * self.stride[axis] - self.padding[axis]
-        pixel = torch.arange(size)
+        geometry = (self.kernel_size, self.stride, self.padding)
+        kernel, stride, padding = (pair[axis] for pair in geometry if isinstance(pair, tuple))  # since __post_init__
+        start = torch.arange(self._output_size[axis])[:, None] * stride - padding
+        pixel = torch.arange(self.input_shape[1 + axis])
         window = ((pixel >= start) & (pixel < start + kernel)).double()
-        count = kernel if self.count_include_pad else window.sum(1, keepdim=True)
-        matrix = window / count
-        if self.stride[axis] >= kernel:
+        matrix = window / (kernel if self.count_include_pad else window.sum(1, keepdim=True))
+        if stride >= kernel:
             return float(matrix.norm(dim=1).max())  # windows that do not overlap are orthogonal rows
         return float(torch.linalg.matrix_norm(matrix, 2))

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_number, check_size
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.operators.base import Context, OnShape
-from torchlift.operators.geometry import check_image_shape
+from torchlift.operators.base import Context, OnImages, store
 
 
 @dataclass(frozen=True, eq=False)
-class Radon(OnShape):
+class Radon(OnImages):
     """x ↦ line integrals over parallel rays: (C, H, W) to (C, angles, detectors).
 
     With coordinates from the centre of the image (p to the right, q upwards), ray t at angle θ is the line
@@ -38,16 +37,15 @@ class Radon(OnShape):
     detectors: int | None = None
 
     def __post_init__(self) -> None:
-        shape = check_image_shape("Radon shape", self.shape)
+        super().__post_init__()
         if isinstance(self.angles, str | Real):
             invalid_type("Radon angles", "a sequence of numbers in degrees", self.angles)
         angles = tuple(check_number("Radon angles", float(angle)) for angle in self.angles)
         if not angles:
             invalid_value("Radon angles", "at least one angle", "none")
-        diagonal = math.ceil(math.hypot(*shape[1:])) // 2 * 2 + 1
+        diagonal = math.ceil(math.hypot(*self.shape[1:])) // 2 * 2 + 1
         count = diagonal if self.detectors is None else check_size("Radon detectors", self.detectors)
-        for name, value in (("shape", shape), ("angles", angles), ("detectors", count)):
-            object.__setattr__(self, name, value)
+        store(self, angles=angles, detectors=count)
 
     @property
     def out_shape(self) -> Shape:

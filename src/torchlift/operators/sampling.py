@@ -8,12 +8,12 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, OnShape
-from torchlift.operators.geometry import Pair, check_image_shape, check_pair
+from torchlift.operators.base import Context, OnImages, store
+from torchlift.operators.geometry import Pair, check_pair
 
 
 @dataclass(frozen=True, eq=False)
-class DownSample(OnShape):
+class DownSample(OnImages):
     """x ↦ x[:, ::s, ::t], the pixels on a coarser grid; the adjoint puts zeros between them.
 
     Super-resolution usually has a blur before it, `DownSample(shape, 2) @ Blur(kernel, shape)`; means over squares
@@ -28,11 +28,11 @@ class DownSample(OnShape):
     factor: int | Pair = 2
 
     def __post_init__(self) -> None:
-        shape, factor = check_image_shape("DownSample shape", self.shape), check_pair("DownSample factor", self.factor)
-        if factor[0] > shape[1] or factor[1] > shape[2]:
-            invalid_value("DownSample factor", f"at most the size {shape[1:]} of the image", factor)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "factor", factor)
+        super().__post_init__()
+        factor = check_pair("DownSample factor", self.factor)
+        if factor[0] > self.shape[1] or factor[1] > self.shape[2]:
+            invalid_value("DownSample factor", f"at most the size {self.shape[1:]} of the image", factor)
+        store(self, factor=factor)
 
     @property
     def out_shape(self) -> Shape:

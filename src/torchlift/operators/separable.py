@@ -9,13 +9,13 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.operators.base import Context, OnShape
+from torchlift.operators.base import Context, OnImages
 from torchlift.operators.geometry import check_image_shape
 from torchlift.operators.transforms import cosines
 
 
 @dataclass(frozen=True, eq=False)
-class Separable(OnShape):
+class Separable(OnImages):
     """X ↦ R X Cᵀ in each channel: the matrix R ⊗ C of (HW)² entries from H² + W² numbers, which can be learned.
 
     Arguments:
@@ -29,11 +29,11 @@ class Separable(OnShape):
     shape: tuple[int, int, int]
 
     def __post_init__(self) -> None:
-        shape = check_image_shape("Separable shape", self.shape)
-        for name, matrix, size in (("rows", self.rows, shape[1]), ("columns", self.columns, shape[2])):
+        super().__post_init__()
+        for name, matrix, size in (("rows", self.rows, self.shape[1]), ("columns", self.columns, self.shape[2])):
             if check_tensor(f"Separable {name}", matrix).ndim != 2 or matrix.shape[1] != size:
-                invalid_value(f"Separable {name}", f"a matrix (any, {size}) for shape {shape}", tuple(matrix.shape))
-        object.__setattr__(self, "shape", shape)
+                expected = f"a matrix (any, {size}) for shape {self.shape}"
+                invalid_value(f"Separable {name}", expected, tuple(matrix.shape))
 
     @classmethod
     def cosine(cls, shape: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> Separable:
@@ -54,6 +54,5 @@ class Separable(OnShape):
     @torch.no_grad()
     def norm_bound(self, context: Context = None) -> float:
         """‖R‖₂ ‖C‖₂, the norm of a Kronecker product."""
-        return float(
-            torch.linalg.matrix_norm(self.rows.double(), 2) * torch.linalg.matrix_norm(self.columns.double(), 2)
-        )
+        rows, columns = (float(torch.linalg.matrix_norm(side.double(), 2)) for side in (self.rows, self.columns))
+        return rows * columns

@@ -29,7 +29,7 @@ from torchlift.prox.base import (
     infinite_outside,
 )
 from torchlift.prox.box import Box, Hardtanh, ReLU6
-from torchlift.prox.convert import as_activation
+from torchlift.prox.convert import ACTIVATIONS, as_activation
 from torchlift.prox.elu import CELU, ELU
 from torchlift.prox.identity import Identity
 from torchlift.prox.prelu import PReLU
@@ -41,28 +41,6 @@ from torchlift.prox.smooth import SmoothActivation
 from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
 from torchlift.prox.softplus import Softplus, Squareplus
 from torchlift.prox.tanh import Tanh
-
-#: Every built-in activation by name. A new one adds its line here and inherits all contract tests.
-ACTIVATIONS: dict[str, type[ProximalActivation]] = {
-    "arctan": Arctan,
-    "box": Box,
-    "celu": CELU,
-    "elu": ELU,
-    "group-soft-threshold": GroupSoftThreshold,
-    "identity": Identity,
-    "isru": ISRU,
-    "l2-ball": L2Ball,
-    "leaky-relu": LeakyReLU,
-    "relu": ReLU,
-    "sigmoid": Sigmoid,
-    "simplex": Simplex,
-    "soft-threshold": SoftThreshold,
-    "softmax": Softmax,
-    "softplus": Softplus,
-    "softsign": Softsign,
-    "squareplus": Squareplus,
-    "tanh": Tanh,
-}
 
 __all__ = [
     "ACTIVATIONS",

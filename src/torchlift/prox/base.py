@@ -153,6 +153,16 @@ def learned(activation: ProximalActivation) -> dict[str, nn.Parameter]:
     return {name: value for name, value in vars(activation).items() if isinstance(value, nn.Parameter)}
 
 
+def tensors_of(activation: ProximalActivation) -> dict[str, Tensor]:
+    """The fields of an activation that are tensors, by name."""
+    return {name: value for name, value in vars(activation).items() if isinstance(value, Tensor)}
+
+
+def is_trained(activation: ProximalActivation) -> bool:
+    """Whether a field of an activation takes a gradient."""
+    return any(tensor.requires_grad for tensor in tensors_of(activation).values())
+
+
 def with_tensors(activation: ProximalActivation, values: Mapping[str, Tensor]) -> ProximalActivation:
     """The same activation with other tensors, past the checks of its constructor, which would read them."""
     twin = object.__new__(type(activation))

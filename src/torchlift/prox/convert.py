@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,24 +19,25 @@ from torchlift.prox.relu import LeakyReLU, ReLU
 from torchlift.prox.saturating import ISRU, Arctan, Softsign
 from torchlift.prox.sigmoid import Sigmoid
 from torchlift.prox.simplex import Simplex, Softmax
-from torchlift.prox.soft_threshold import SoftThreshold
+from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
 from torchlift.prox.softplus import Softplus, Squareplus
 from torchlift.prox.tanh import Tanh
 
-#: Names of activations that need no argument.
-_BY_NAME: dict[str, Callable[[], ProximalActivation]] = {
+#: Every built-in activation by name. A new one adds its line here and inherits all contract tests.
+ACTIVATIONS: dict[str, type[ProximalActivation]] = {
     "arctan": Arctan,
+    "box": Box,
     "celu": CELU,
     "elu": ELU,
-    "hardtanh": Hardtanh,
+    "group-soft-threshold": GroupSoftThreshold,
     "identity": Identity,
     "isru": ISRU,
     "l2-ball": L2Ball,
     "leaky-relu": LeakyReLU,
     "relu": ReLU,
-    "relu6": ReLU6,
     "sigmoid": Sigmoid,
     "simplex": Simplex,
+    "soft-threshold": SoftThreshold,
     "softmax": Softmax,
     "softplus": Softplus,
     "softsign": Softsign,
@@ -50,6 +51,13 @@ _NEEDS_ARGUMENTS = {
     "group-soft-threshold": "GroupSoftThreshold(0.2, dim=1)",
     "soft-threshold": "SoftThreshold(0.2)",
     "softshrink": "SoftThreshold(0.2)",
+}
+
+#: Names that need no argument.
+_BY_NAME: dict[str, Callable[[], ProximalActivation]] = {
+    **{name: kind for name, kind in ACTIVATIONS.items() if name not in _NEEDS_ARGUMENTS},
+    "hardtanh": Hardtanh,
+    "relu6": ReLU6,
 }
 
 #: Exact types only: a subclass may have another forward pass.
@@ -71,23 +79,12 @@ _BY_MODULE: dict[type[nn.Module], Callable[[Any], ProximalActivation]] = {
     nn.Tanh: lambda module: Tanh(),
 }
 
+#: Functions of torch by the same names; of softmax the axis is unknown.
 _BY_FUNCTION: dict[Callable[..., Any], Callable[[], ProximalActivation]] = {
-    F.celu: CELU,
-    F.elu: ELU,
-    F.hardtanh: Hardtanh,
-    F.leaky_relu: LeakyReLU,
-    F.relu6: ReLU6,
-    F.relu: ReLU,
-    F.sigmoid: Sigmoid,
-    F.softplus: Softplus,
-    F.softsign: Softsign,
-    F.tanh: Tanh,
-    torch.arctan: Arctan,
-    torch.atan: Arctan,
-    torch.celu: CELU,
-    torch.relu: ReLU,
-    torch.sigmoid: Sigmoid,
-    torch.tanh: Tanh,
+    getattr(home, name.replace("-", "_")): kind
+    for name, kind in {**_BY_NAME, "atan": Arctan}.items()
+    for home in (F, torch)
+    if hasattr(home, name.replace("-", "_")) and kind is not Softmax
 }
 
 _NOT_MONOTONE = "it is not monotone: it falls before it rises"
@@ -194,11 +191,7 @@ def _refuse_known(key: str, shown: str) -> None:
     """Raise for activations that we know and do not offer; return for all others."""
     if key in _NOT_PROXIMAL:
         reason, nearest = _NOT_PROXIMAL[key]
-        _refuse(NotProximalError, f"activation: {shown} is not a proximal map: {reason}. Try {nearest}.")
+        raise NotProximalError(f"activation: {shown} is not a proximal map: {reason}. Try {nearest}.")
     if key in _NOT_BUILT_IN:
         how = "Write it in one file: subclass ProximalActivation, as torchlift/prox/tanh.py does."
-        _refuse(InvalidValueError, f"activation: {shown} is proximal, but not built in. {how}")
-
-
-def _refuse(error: type[InvalidValueError], text: str) -> NoReturn:
-    raise error(text)
+        raise InvalidValueError(f"activation: {shown} is proximal, but not built in. {how}")

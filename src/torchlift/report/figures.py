@@ -63,9 +63,8 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 def curves(figure: Curves) -> Html:
     """An empty place that the script draws into, the data for it, and the same as tables."""
-    colours = {
-        key: index for index, key in enumerate(dict.fromkeys(series.group or series.label for series in figure.series))
-    }
+    groups = dict.fromkeys(series.group or series.label for series in figure.series)
+    colours = {group: index for index, group in enumerate(groups)}
     content = {
         "title": figure.title,
         "x": figure.x_label,
@@ -163,13 +162,13 @@ def heat_map(figure: HeatMap, range_: tuple[float, float]) -> Html:
     cells = tag("div", image, class_="cells", tabindex=0, role="group", aria_label=f"Heat map: {words}. {hint}")
     places = dict.fromkeys(round(share * (len(figure.x) - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
     axis = tag("div", *(tag("span", number(figure.x[place])) for place in places), class_="axis", aria_hidden="true")
-    scale = join(
-        [
-            tag("span", f"{low:.3g}"),
-            tag("img", src=bar(HEAT), alt=f"from dark to light: {low:.3g} to {high:.3g}"),
-            tag("span", f"{high:.3g}"),
-            tag("span", figure.value_label + (", logarithmic" if figure.log else ""), class_="what"),
-        ]
+    scale = tag(
+        "div",
+        tag("span", f"{low:.3g}"),
+        tag("img", src=bar(HEAT), alt=f"from dark to light: {low:.3g} to {high:.3g}"),
+        tag("span", f"{high:.3g}"),
+        tag("span", figure.value_label + (", logarithmic" if figure.log else ""), class_="what"),
+        class_="scale",
     )
     content = {
         "x": figure.x_label,
@@ -177,22 +176,18 @@ def heat_map(figure: HeatMap, range_: tuple[float, float]) -> Html:
         "rows": list(figure.y),
         "values": [[_short(number) for number in row] for row in values.tolist()],
     }
-    columns = [figure.x_label, *figure.y]
 
     def row(index: int) -> list[float | None]:
         return [figure.x[index], *(_short(number) for number in values[:, index].tolist())]
 
+    table = _thinned([figure.x_label, *figure.y], len(figure.x), row, figure.title)
     return tag(
         "div",
         data(content),
         tag("div", rows, cells, axis, tag("div", figure.x_label, class_="x-label"), class_="map"),
-        tag("div", scale, class_="scale"),
+        scale,
         tag("output", "", class_="reading"),
-        tag(
-            "details",
-            tag("summary", f"{figure.value_label} as a table"),
-            _thinned(columns, len(figure.x), row, figure.title),
-        ),
+        tag("details", tag("summary", f"{figure.value_label} as a table"), table),
         class_="heat",
     )
 

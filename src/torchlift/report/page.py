@@ -9,8 +9,8 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.report.figures import show
 from torchlift.report.markup import Html, join, tag
 from torchlift.report.records import Claim, Record
@@ -35,10 +35,8 @@ def html(records: Sequence[Record], labels: Sequence[str] = (), *, reload: int |
     """
     records = list(records)
     for record in records:
-        if not isinstance(record, Record):
-            invalid_type(
-                "report.html records", "Record objects", record, "Read them with torchlift.report.records.load_record."
-            )
+        hint = "Read them with torchlift.report.records.load_record."
+        check_instance("report.html records", record, Record, "Record objects", hint)
     if not records:
         invalid_value("report.html", "at least one record", "none")
     if labels and len(labels) != len(records):
@@ -213,10 +211,7 @@ def _evidence(number: int, part: Section, level: int) -> Iterator[Html]:
 def _figure(name: str, runs: Sequence[Labelled], level: int) -> Html:
     first = runs[0][1]
     values = common_range([figure for _, figure in runs])
-    shown = [
-        join([tag(f"h{level + 1}", label, class_="run") if label else None, show(figure, values)])
-        for label, figure in runs
-    ]
+    shown = [join([_run_heading(level, label), show(figure, values)]) for label, figure in runs]
     body = tag("div", *(tag("div", figure) for figure in shown), class_="beside") if len(shown) > 1 else shown[0]
     notes = dict.fromkeys(figure.note for _, figure in runs if figure.note)
     return tag(
@@ -229,15 +224,14 @@ def _figure(name: str, runs: Sequence[Labelled], level: int) -> Html:
     )
 
 
+def _run_heading(level: int, label: str) -> Html | None:
+    return tag(f"h{level + 1}", label, class_="run") if label else None
+
+
 def _repeat(part: Section, level: int) -> Html:
     """Command, configuration, versions and hardware of each run."""
     commands = [
-        join(
-            [
-                tag(f"h{level + 1}", label, class_="run") if part.several else None,
-                tag("pre", tag("code", record.command), tabindex=0),
-            ]
-        )
+        join([_run_heading(level, label if part.several else ""), tag("pre", tag("code", record.command), tabindex=0)])
         for label, record in part.runs.items()
         if record.command
     ]

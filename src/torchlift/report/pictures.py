@@ -18,7 +18,8 @@ LARGE = 100
 
 def pictures(figure: Pictures) -> Html:
     """All rows, then the comparison of two of them."""
-    if not next(iter(figure.rows.values())).numel():
+    first = next(iter(figure.rows.values()))
+    if not first.numel():
         return tag("p", "No images.", class_="note")
     errors, largest = figure.errors(), figure.largest_error()
     rows: list[Html] = []
@@ -29,14 +30,12 @@ def pictures(figure: Pictures) -> Html:
             maps = [picture(error, largest, ERROR) for error in worst]
             lists.append(_list("errors", maps, f"absolute error of {label}"))
         rows.append(tag("div", tag("p", label), *lists, class_="strip"))
-    scales = [_scale(GREY, "0", "1", "grey value")] if next(iter(figure.rows.values())).ndim == 3 else []
+    scales = [_scale(GREY, "0", "1", "grey value")] if first.ndim == 3 else []
     if errors:
         scales.append(_scale(ERROR, "0", f"{largest:.2g}", f"absolute error against {figure.truth}"))
-    count = len(next(iter(figure.rows.values())))
-    single = count == 1 and len(rows) > 1
-    beside = bool(errors) and not single and count <= MOST_BESIDE
-    large = next(iter(figure.rows.values())).shape[-1] >= LARGE
-    kinds = {"single": single, "beside-errors": beside, "large": large}
+    single = len(first) == 1 and len(rows) > 1
+    beside = bool(errors) and not single and len(first) <= MOST_BESIDE
+    kinds = {"single": single, "beside-errors": beside, "large": first.shape[-1] >= LARGE}
     names = ["strips", *(name for name, applies in kinds.items() if applies)]
     grid = tag("div", *rows, class_=" ".join(names))
     return tag("div", grid, tag("div", *scales, class_="scales"), _comparison(figure), class_="pictures")
@@ -45,14 +44,10 @@ def pictures(figure: Pictures) -> Html:
 def _list(kind: str, sources: Sequence[str], words: str, captions: Sequence[str] = ()) -> Html:
     texts = [*captions, *[""] * (len(sources) - len(captions))]
     cells = [
-        tag(
-            "li",
-            tag("img", src=source, alt=f"{words}, image {number} of {len(sources)}"),
-            tag("span", text) if text else None,
-        )
+        (tag("img", src=source, alt=f"{words}, image {number} of {len(sources)}"), tag("span", text) if text else None)
         for number, (source, text) in enumerate(zip(sources, texts, strict=True), start=1)
     ]
-    return tag("ol", *cells, class_=kind)
+    return tag("ol", *(tag("li", *cell) for cell in cells), class_=kind)
 
 
 def _scale(palette: Sequence[tuple[int, int, int]], low: str, high: str, words: str) -> Html:

@@ -46,7 +46,7 @@ from torchlift.solvers.state import state_from_parts, state_to_parts
 from torchlift.solvers.step_size import Constant, Cosine, Diminishing, FromBound, StepRule
 from torchlift.solvers.stopping import Stopping
 
-#: Every solver by name. A new one adds its line here and examples in `examples.py`, and inherits all contract tests.
+#: Every solver by name. A new one adds its line here and cases to the contract tests, which it inherits.
 SOLVERS: dict[str, type[Solver[Any, Any]]] = {
     "admm": ADMM,
     "block-coordinate-descent": BlockCoordinateDescent,

@@ -10,15 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_interval, check_positive, check_size
 from torchlift.core.cholesky import cholesky
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import invalid_type
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
 from torchlift.operators import Identity
 from torchlift.solvers.base import NAN, Measure, Solver, State
 from torchlift.solvers.conjugate_gradient import conjugate_gradient
-from torchlift.solvers.saddle import SaddleProblem, Term, check_saddle, relative_gap
+from torchlift.solvers.saddle import SaddleProblem, Term, adjoint_sum, check_saddle, joint_norm, relative_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,10 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
 
     def __post_init__(self) -> None:
         check_positive("ADMM penalty", self.penalty)
-        if not 0 < check_number("ADMM relaxation", self.relaxation) < 2:
-            invalid_value("ADMM relaxation", "a number in (0, 2)", self.relaxation)
+        check_interval("ADMM relaxation", self.relaxation, "(0, 2)")
         check_size("ADMM balance_changes", self.balance_changes, minimum=0)
         check_size("ADMM cholesky_up_to", self.cholesky_up_to, minimum=0)
-        if not 0 < check_number("ADMM tolerance", self.tolerance) < 1:
-            invalid_value("ADMM tolerance", "a number in (0, 1)", self.tolerance)
+        check_interval("ADMM tolerance", self.tolerance, "(0, 1)")
 
     def check(self, problem: SaddleProblem, point: Point) -> None:
         check_saddle("ADMM", problem, point)
@@ -110,9 +108,9 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
         sums = [a + w for a, w in zip(relaxed, state.scaled, strict=True)]
         splits = tuple(term.function.prox(s, 1 / rho) for term, s in zip(terms, sums, strict=True))
         scaled = tuple(s - z for s, z in zip(sums, splits, strict=True))
-        primal = _size([ax - z for ax, z in zip(products, splits, strict=True)])
+        primal = joint_norm([ax - z for ax, z in zip(products, splits, strict=True)])
         moved = tuple(new - old for new, old in zip(splits, before, strict=True))
-        dual = rho * _size([_adjoint(terms, moved)])
+        dual = rho * joint_norm([adjoint_sum(terms, moved)])
         penalty, scaled = self._balance(state, primal, dual, scaled)
         duals = tuple(penalty * w for w in scaled)
         return ADMMState(
@@ -140,7 +138,7 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
     def _solve(self, problem: SaddleProblem, state: ADMMState, factor: Tensor) -> Tensor:
         (old,), terms, rho = state.point["x"], _terms(problem), state.penalty
         target = tuple(z - w for z, w in zip(state.point["split"], state.scaled, strict=True))
-        right = rho * _adjoint(terms, target)
+        right = rho * adjoint_sum(terms, target)
         if problem.f is not None:
             right = right - problem.f.grad(torch.zeros_like(old))
         if factor.numel():
@@ -178,17 +176,10 @@ def _dual_of_g(problem: SaddleProblem, point: Point, x: Tensor, duals: tuple[Ten
     return -back if problem.f is None else -back - problem.f.grad(x)
 
 
-def _adjoint(terms: tuple[Term, ...], values: tuple[Tensor, ...]) -> Tensor:
-    total = terms[0].adjoint(values[0])
-    for term, value in zip(terms[1:], values[1:], strict=True):
-        total = total + term.adjoint(value)
-    return total
-
-
 def _system(problem: SaddleProblem, rho: float, v: Tensor) -> Tensor:
     """(H_f + ρΣA_iᵀA_i)v."""
     terms = _terms(problem)
-    product = rho * _adjoint(terms, tuple(term.forward(v) for term in terms))
+    product = rho * adjoint_sum(terms, tuple(term.forward(v) for term in terms))
     normal = getattr(problem.f, "normal", None)
     return product if normal is None else product + normal(v)
 
@@ -210,7 +201,3 @@ def _factorise(problem: SaddleProblem, state: ADMMState) -> Tensor:
 
 def _same_for_all_samples(problem: SaddleProblem) -> bool:
     return all(term.context is None for term in problem.terms) and getattr(problem.f, "context", None) is None
-
-
-def _size(tensors: list[Tensor]) -> float:
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))

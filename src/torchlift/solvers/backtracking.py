@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_interval, check_number, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
@@ -44,10 +44,8 @@ class Backtracking(StepRule):
 
     def __post_init__(self) -> None:
         check_positive("Backtracking start", self.start)
-        if not 0 < check_number("Backtracking shrink", self.shrink) < 1:
-            invalid_value("Backtracking shrink", "a number in (0, 1)", self.shrink)
-        if check_number("Backtracking growth", self.growth) < 1:
-            invalid_value("Backtracking growth", "a number >= 1", self.growth)
+        check_interval("Backtracking shrink", self.shrink, "(0, 1)")
+        check_number("Backtracking growth", self.growth, minimum=1)
         check_size("Backtracking trials", self.trials)
 
     def check(self, problem: Problem, blocks: Sequence[str], point: Point, scaling: Scaling) -> None:

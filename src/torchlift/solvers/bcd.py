@@ -14,7 +14,7 @@ from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import NAN, Measure, Solver, State
 from torchlift.solvers.drive import solve
 from torchlift.solvers.momentum import Nesterov
-from torchlift.solvers.proximal_gradient import ProximalGradient, check_problem
+from torchlift.solvers.proximal_gradient import ProximalGradient, check_problem, check_proximable
 from torchlift.solvers.step_size import FromBound
 from torchlift.solvers.stopping import Stopping
 
@@ -56,9 +56,7 @@ class BlockCoordinateDescent(Solver[Problem, State]):
         if unknown:
             invalid_value("BlockCoordinateDescent blocks", f"some of {list(problem.blocks)}", unknown)
         for block in self._order(problem):
-            if not problem.proximable(block):
-                hint = "Use PDHG or ADMM if it is a prox after a linear map, or a smoothed version."
-                invalid_value(f"BlockCoordinateDescent on block {block!r}", "a proximal map", "none", hint)
+            check_proximable("BlockCoordinateDescent", problem, block)
 
     def init(self, problem: Problem, point: Point) -> State:
         return State(0, point, NAN)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_number, check_size, check_tensor
+from torchlift.core.checks import check_interval, check_size, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Result
 
@@ -64,14 +64,13 @@ def conjugate_gradient(
     Linear Systems (2003), algorithm 9.1.
     """
     check_tensor("conjugate_gradient b", b)
-    if not 0 < check_number("conjugate_gradient tolerance", tolerance) < 1:
-        invalid_value("conjugate_gradient tolerance", "a number in (0, 1)", tolerance)
+    check_interval("conjugate_gradient tolerance", tolerance, "(0, 1)")
     if batched and (b.ndim == 0 or len(b) == 0):
         invalid_value("conjugate_gradient b", "a batch", f"shape {tuple(b.shape)}")
     size = b.numel() // (len(b) if batched else 1)
     default = max(1, min(10 * size, 10_000))
     limit = default if max_steps is None else check_size("conjugate_gradient max_steps", max_steps)
-    return _iterate(apply, b, x0, tolerance, limit, precondition or _identity, _inner(b, batched))
+    return _iterate(apply, b, x0, tolerance, limit, precondition or (lambda r: r), _inner(b, batched))
 
 
 def _iterate(
@@ -123,7 +122,3 @@ def _inner(b: Tensor, batched: bool) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda u, v: torch.dot(u.reshape(-1), v.reshape(-1))
     shape = (len(b), *(1,) * (b.ndim - 1))
     return lambda u, v: (u * v).reshape(len(b), -1).sum(1).reshape(shape)
-
-
-def _identity(r: Tensor) -> Tensor:
-    return r

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.core.solution import Record, Result, Solution, StepFailure
 from torchlift.core.tensors import Point, as_point, norm, subtract, tensor_norms
 from torchlift.solvers.base import Solver, State
@@ -51,8 +52,7 @@ def solve(
         clock: a monotonic clock in seconds.
     """
     stopping = Stopping() if stopping is None else stopping
-    if not isinstance(solver, Solver):
-        invalid_type("solve solver", "a Solver", solver, "Try ProximalGradient().")
+    check_instance("solve solver", solver, Solver, hint="Try ProximalGradient().")
     check_size("record_every", record_every, minimum=0)
     if stopping.gap is not None and record_every == 0:
         invalid_value("record_every", ">= 1 when a gap is asked for", 0, "The gap is evaluated when recording.")
@@ -68,29 +68,27 @@ def solve(
     return _Run(problem, solver, stopping, callback, record_every, clock, state).run()
 
 
+@dataclass
 class _Run:
     """One call of `solve`."""
 
-    def __init__(
-        self,
-        problem: Any,
-        solver: Solver[Any, Any],
-        stopping: Stopping,
-        callback: Callback | None,
-        record_every: int,
-        clock: Callable[[], float],
-        state: Any,
-    ) -> None:
-        self.problem, self.solver, self.stopping = problem, solver, stopping
-        self.callback, self.record_every, self.clock = callback, record_every, clock
-        self.state = state
-        self.change_tolerance = stopping.change_for(state.point.dtype)
-        size = norm(state.point)
-        self.limit = stopping.divergence * (1 + size)
+    problem: Any
+    solver: Solver[Any, Any]
+    stopping: Stopping
+    callback: Callback | None
+    record_every: int
+    clock: Callable[[], float]
+    state: Any
+
+    def __post_init__(self) -> None:
+        point = self.state.point
+        self.change_tolerance = self.stopping.change_for(point.dtype)
+        size = norm(point)
+        self.limit = self.stopping.divergence * (1 + size)
         # where the solution is 0, what is left of the start says when it is reached
-        self.floor = math.sqrt(torch.finfo(state.point.dtype).eps) * size
+        self.floor = math.sqrt(torch.finfo(point.dtype).eps) * size
         self.history: list[Record] = []
-        self.begin = clock()
+        self.begin = self.clock()
 
     def run(self) -> Solution[Any]:
         try:

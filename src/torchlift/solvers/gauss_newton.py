@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vjp
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_instance, check_interval, check_positive, check_size
 from torchlift.core.cholesky import cholesky
 from torchlift.core.derivatives import differentiable_twice
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
@@ -89,13 +89,11 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
         check_positive("GaussNewton damping", self.damping)
         check_size("GaussNewton dense_up_to", self.dense_up_to, minimum=0)
         check_size("GaussNewton trials", self.trials)
-        if not 0 < check_number("GaussNewton tolerance", self.tolerance) < 1:
-            invalid_value("GaussNewton tolerance", "a number in (0, 1)", self.tolerance)
+        check_interval("GaussNewton tolerance", self.tolerance, "(0, 1)")
 
     def check(self, problem: NonlinearLeastSquares, point: Point) -> None:
-        if not isinstance(problem, NonlinearLeastSquares):
-            hint = "Use GradientDescent or ProximalGradient for other objectives."
-            invalid_type("GaussNewton", "a NonlinearLeastSquares problem", problem, hint)
+        hint = "Use GradientDescent or ProximalGradient for other objectives."
+        check_instance("GaussNewton", problem, NonlinearLeastSquares, "a NonlinearLeastSquares problem", hint)
         if point.blocks != ("x",) or len(point["x"]) != 1:
             invalid_value("GaussNewton start", "the block 'x' with one tensor", point)
 
@@ -118,8 +116,8 @@ class GaussNewton(Solver[NonlinearLeastSquares, GaussNewtonState]):
                 if gain > 0:
                     damping *= max(1 / 3, 1 - (2 * gain - 1) ** 3)
                     return GaussNewtonState(state.count + 1, new, size, damping, 2.0)
-                if _negligible(predicted, model.value, x.dtype):
-                    break
+                if abs(predicted) <= 100 * torch.finfo(x.dtype).eps * abs(model.value):
+                    break  # the decrease would be lost in the rounding of the value
             damping, growth = damping * growth, 2 * growth
         else:
             if size > 0:
@@ -197,8 +195,3 @@ class _Products(_Model):
     def _curvature_along_gradient(self) -> float:
         square = float(self.gradient.square().sum())
         return float((self.gradient * self._gram(self.gradient)).sum()) / square if square > 0 else 1.0
-
-
-def _negligible(predicted: float, value: float, dtype: torch.dtype) -> bool:
-    """Whether a decrease would be lost in the rounding of the value."""
-    return abs(predicted) <= 100 * torch.finfo(dtype).eps * abs(value)

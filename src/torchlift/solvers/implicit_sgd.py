@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_instance, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.solution import Result, StepFailure
@@ -137,14 +137,12 @@ class ImplicitStochasticGradient(Solver[StochasticProblem, ImplicitState]):
             )
         if not isinstance(self.tau, Schedule):
             check_positive("ImplicitStochasticGradient tau", self.tau)
-        if not isinstance(self.inner, Solver):
-            invalid_type("ImplicitStochasticGradient inner", "a Solver", self.inner)
+        check_instance("ImplicitStochasticGradient inner", self.inner, Solver)
         check_size("ImplicitStochasticGradient inner_steps", self.inner_steps)
 
     def check(self, problem: StochasticProblem, point: Point) -> None:
-        if not isinstance(problem, StochasticProblem):
-            hint = "Solve a full-batch Problem with the inner solver itself."
-            invalid_type("ImplicitStochasticGradient", "a StochasticProblem", problem, hint)
+        hint = "Solve a full-batch Problem with the inner solver itself."
+        check_instance("ImplicitStochasticGradient", problem, StochasticProblem, hint=hint)
         if point.blocks != problem.blocks:
             invalid_value("ImplicitStochasticGradient start", f"the blocks {list(problem.blocks)}", list(point))
         batch, start = problem.batch(0, point)

@@ -77,7 +77,6 @@ def _check(inputs: Tensor, targets: Tensor, ridge: float, method: str) -> None:
     check_like("targets", check_tensor("targets", targets), inputs)
     if targets.ndim not in (1, 2) or len(targets) != len(inputs):
         invalid_value("targets", f"{len(inputs)} rows, as the inputs", f"shape {tuple(targets.shape)}")
-    if check_number("ridge", ridge) < 0:
-        invalid_value("ridge", "a number >= 0", ridge)
+    check_number("ridge", ridge, minimum=0)
     if method not in ("auto", "cholesky", "cg"):
         invalid_value("method", "'auto', 'cholesky' or 'cg'", repr(method))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from torchlift.core.checks import check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
@@ -59,8 +59,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
         check_size("LinearisedBCD steps", self.steps)
         named = self.parts if isinstance(self.parts, Mapping) else {"": self.parts}
         for name, part in named.items():
-            if not isinstance(part, ProximalGradient):
-                invalid_type(f"LinearisedBCD part {name!r}", "a ProximalGradient", part)
+            check_instance(f"LinearisedBCD part {name!r}", part, ProximalGradient)
 
     def check(self, problem: Problem, point: Point) -> None:
         check_problem("LinearisedBCD", problem, point)

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from torchlift.core.checks import check_number
-from torchlift.core.errors import invalid_value
+from torchlift.core.checks import check_interval
 from torchlift.core.tensors import Point, add, dot, subtract
 
 T = TypeVar("T", float, Tensor)
@@ -69,7 +68,7 @@ class HeavyBall(Momentum):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        check_fraction("HeavyBall beta", self.beta)
+        check_interval("HeavyBall beta", self.beta, "[0, 1)")
 
     def points(self, state: MomentumState, point: Point) -> tuple[Point, Point]:
         return point, add(point, subtract(point, state.previous), self.beta)
@@ -102,7 +101,7 @@ class Nesterov(Momentum):
 
     def __post_init__(self) -> None:
         if self.beta is not None:
-            check_fraction("Nesterov beta", self.beta)
+            check_interval("Nesterov beta", self.beta, "[0, 1)")
 
     def points(self, state: MomentumState, point: Point) -> tuple[Point, Point]:
         weight = (state.t - 1) / next_momentum(state.t) if self.beta is None else self.beta
@@ -122,9 +121,3 @@ class Nesterov(Momentum):
 def next_momentum(t: T) -> T:
     """t_{k+1} = (1 + √(1 + 4t_k²))/2, the sequence of Nesterov's weights (t_k − 1)/t_{k+1}; for numbers and tensors."""
     return (1 + (1 + 4 * t * t) ** 0.5) / 2  # pyright: ignore[reportReturnType]
-
-
-def check_fraction(where: str, value: object) -> None:
-    """Refuse what is no number in [0, 1)."""
-    if not 0 <= check_number(where, value) < 1:
-        invalid_value(where, "a number in [0, 1)", value)

@@ -14,7 +14,7 @@ from torchlift.core.checks import check_number, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
-from torchlift.solvers.saddle import SaddleProblem, check_saddle, relative_gap
+from torchlift.solvers.saddle import SaddleProblem, check_saddle, joint_norm, relative_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +121,9 @@ class PDHG(Solver[SaddleProblem, PDHGState]):
             for term, p, ax in zip(problem.terms, duals, extrapolated, strict=True)
         )
         back, gradient = problem.adjoint(new_duals), _gradient(problem, new)
-        primal = _size([(x - new) / tau + (gradient - state.gradient) + (back - state.back)])
+        primal = joint_norm([(x - new) / tau + (gradient - state.gradient) + (back - state.back)])
         parts = zip(duals, new_duals, products, state.products, strict=True)
-        dual = _size([(p - q) / sigma - (before - after) for p, q, after, before in parts])
+        dual = joint_norm([(p - q) / sigma - (before - after) for p, q, after, before in parts])
         tau, sigma, pace, direction = self._balance(state, primal, dual)
         return PDHGState(
             count=state.count + 1,
@@ -179,7 +179,3 @@ def step_sizes(ratio: float, norm: float, curvature: float) -> tuple[float, floa
 
 def _gradient(problem: SaddleProblem, x: Tensor) -> Tensor:
     return torch.zeros_like(x) if problem.f is None else problem.f.grad(x)
-
-
-def _size(tensors: list[Tensor]) -> float:
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
@@ -59,8 +61,7 @@ class ProximalGradient(Solver[Problem, ProximalGradientState]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_size", as_rule(self.step_size))
         for name, kind in (("momentum", Momentum), ("scaling", Scaling)):
-            if not isinstance(getattr(self, name), kind):
-                invalid_type(f"ProximalGradient {name}", f"a {kind.__name__}", getattr(self, name))
+            check_instance(f"ProximalGradient {name}", getattr(self, name), kind)
         if self.blocks is not None:
             if isinstance(self.blocks, str) or not self.blocks:
                 invalid_value("ProximalGradient blocks", "a non-empty tuple of names", repr(self.blocks))
@@ -75,9 +76,7 @@ class ProximalGradient(Solver[Problem, ProximalGradientState]):
             if not self.proximal and not problem.smooth(name):
                 hint = "Use ProximalGradient or FISTA, which take the prox of the nonsmooth part."
                 invalid_value(f"GradientDescent on block {name!r}", "a smooth block", "a nonsmooth one", hint)
-            if not problem.proximable(name):
-                hint = "Use PDHG or ADMM if it is a prox after a linear map, or a smoothed version."
-                invalid_value(f"ProximalGradient on block {name!r}", "a proximal map", "none", hint)
+            check_proximable("ProximalGradient", problem, name)
         self.scaling.check(problem, active, point)
         self._rule.check(problem, active, point, self.scaling)
 
@@ -123,13 +122,19 @@ class ProximalGradient(Solver[Problem, ProximalGradientState]):
         return problem.blocks if self.blocks is None else self.blocks
 
 
-def check_problem(where: str, problem: object, point: Point) -> None:
+def check_problem(where: str, problem: Any, point: Point) -> None:
     """A `Problem` and a point with its blocks."""
-    if not isinstance(problem, Problem):
-        hint = "A SaddleProblem is for PDHG and ADMM." if hasattr(problem, "terms") else "Try CompositeProblem(...)."
-        invalid_type(where, "a Problem", problem, hint)
+    hint = "A SaddleProblem is for PDHG and ADMM." if hasattr(problem, "terms") else "Try CompositeProblem(...)."
+    check_instance(where, problem, Problem, hint=hint)
     if point.blocks != problem.blocks:
         invalid_value(f"{where} start", f"the blocks {list(problem.blocks)}", list(point))
+
+
+def check_proximable(where: str, problem: Problem, block: str) -> None:
+    """Refuse a block whose nonsmooth part has no proximal map."""
+    if not problem.proximable(block):
+        hint = "Use PDHG or ADMM if it is a prox after a linear map, or a smoothed version."
+        invalid_value(f"{where} on block {block!r}", "a proximal map", "none", hint)
 
 
 def GradientDescent(step: StepRule | float | None = None, momentum: Momentum | None = None) -> ProximalGradient:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.tensors import Point
 from torchlift.functions import Function
@@ -30,8 +33,7 @@ class Term:
 
     def __post_init__(self) -> None:
         check_function("Term function", self.function)
-        if not isinstance(self.operator, LinearOperator):
-            invalid_type("Term operator", "a LinearOperator", self.operator, "Try operators.Dense(matrix).")
+        check_instance("Term operator", self.operator, LinearOperator, hint="Try operators.Dense(matrix).")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.operator.forward(x, self.context)
@@ -62,8 +64,7 @@ class SaddleProblem:
         if not terms:
             invalid_value("SaddleProblem terms", "at least one term", "none", "Use ProximalGradient for f + g.")
         for term in terms:
-            if not isinstance(term, Term):
-                invalid_type("SaddleProblem terms", "Terms", term, "Try Term(function, operator).")
+            check_instance("SaddleProblem terms", term, Term, "Terms", "Try Term(function, operator).")
             if term.operator.in_shape != terms[0].operator.in_shape:
                 expected = f"operators on {terms[0].operator.in_shape}"
                 invalid_value("SaddleProblem terms", expected, term.operator.in_shape)
@@ -115,10 +116,7 @@ class SaddleProblem:
 
     def adjoint(self, duals: tuple[Tensor, ...]) -> Tensor:
         """Σ A_iᵀp_i."""
-        total = self.terms[0].adjoint(duals[0])
-        for term, p in zip(self.terms[1:], duals[1:], strict=True):
-            total = total + term.adjoint(p)
-        return total
+        return adjoint_sum(self.terms, duals)
 
     def norm_bound(self) -> float:
         """An upper bound of the norm of all A_i on top of each other, √Σ‖A_i‖²."""
@@ -131,12 +129,19 @@ class SaddleProblem:
     def start(self, point: Point) -> tuple[Tensor, tuple[Tensor, ...]]:
         """x and the duals of a start; zeros for duals that are not given."""
         x = point["x"][0]
-        duals = (
-            point["dual"][: len(self.terms)]
-            if "dual" in point
-            else tuple(torch.zeros_like(ax) for ax in self.forward(x))
-        )
-        return x, duals
+        if "dual" in point:
+            return x, point["dual"][: len(self.terms)]
+        return x, tuple(torch.zeros_like(ax) for ax in self.forward(x))
+
+
+def adjoint_sum(terms: tuple[Term, ...], duals: tuple[Tensor, ...]) -> Tensor:
+    """Σ A_iᵀp_i."""
+    return reduce(torch.add, [term.adjoint(p) for term, p in zip(terms, duals, strict=True)])
+
+
+def joint_norm(tensors: list[Tensor]) -> float:
+    """‖·‖₂ of all tensors together."""
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
 
 
 def relative_gap(primal: float, dual: float | None) -> float | None:
@@ -148,11 +153,10 @@ def relative_gap(primal: float, dual: float | None) -> float | None:
     return (primal - dual) / (1 + abs(primal) + abs(dual))
 
 
-def check_saddle(where: str, problem: object, point: Point) -> None:
+def check_saddle(where: str, problem: Any, point: Point) -> None:
     """A saddle problem and a start that belongs to it."""
-    if not isinstance(problem, SaddleProblem):
-        hint = "Try SaddleProblem(Term(h, A), g=…), or ProximalGradient for problems without a linear map."
-        invalid_type(where, "a SaddleProblem", problem, hint)
+    hint = "Try SaddleProblem(Term(h, A), g=…), or ProximalGradient for problems without a linear map."
+    check_instance(where, problem, SaddleProblem, hint=hint)
     if "x" not in point or not set(point) <= {"x", "dual", "split"} or len(point["x"]) != 1:
         invalid_value(f"{where} start", "the block 'x' with one tensor (and 'dual')", point)
     shape, expected = tuple(point["x"][0].shape[1:]), problem.terms[0].operator.in_shape

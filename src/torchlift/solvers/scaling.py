@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_finite, check_positive
+from torchlift.core.checks import check_finite, check_interval, check_positive
 from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point, as_point, dot, zeros_like
-from torchlift.solvers.momentum import check_fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +95,8 @@ class AdamScaling(Scaling):
     descent = False
 
     def __post_init__(self) -> None:
-        check_fraction("AdamScaling beta1", self.beta1)
-        check_fraction("AdamScaling beta2", self.beta2)
+        check_interval("AdamScaling beta1", self.beta1, "[0, 1)")
+        check_interval("AdamScaling beta2", self.beta2, "[0, 1)")
         check_positive("AdamScaling eps", self.eps)
         check_positive("AdamScaling prox_scale", self.prox_scale)
 

@@ -36,8 +36,8 @@ def state_to_parts(state: object) -> tuple[dict[str, Tensor], dict[str, Number]]
 
 def state_from_parts(template: T, tensors: Mapping[str, Tensor], numbers: Mapping[str, Number]) -> T:
     """The state whose parts these are; `template` gives its structure, such as `solver.init(problem, start)`."""
-    own_tensors, own_numbers = state_to_parts(template)
-    for what, expected, given in (("tensors", own_tensors, tensors), ("numbers", own_numbers, numbers)):
+    parts = zip(("tensors", "numbers"), state_to_parts(template), (tensors, numbers), strict=True)
+    for what, expected, given in parts:
         if expected.keys() != given.keys():
             hint = "Use the solver and the problem that the state was saved with."
             odd = sorted(expected.keys() ^ given.keys())

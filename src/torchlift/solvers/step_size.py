@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_interval, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
@@ -94,8 +94,7 @@ class Diminishing(Schedule):
 
     def __post_init__(self) -> None:
         check_positive("Diminishing start", self.start)
-        if not 0 < check_number("Diminishing power", self.power) <= 1:
-            invalid_value("Diminishing power", "a number in (0, 1]", self.power, "Larger powers stop too early.")
+        check_interval("Diminishing power", self.power, "(0, 1]", "Larger powers stop too early.")
 
     def size(self, count: int) -> float:
         return self.start / (count + 1) ** self.power
@@ -145,8 +144,7 @@ class FromBound(StepRule):
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < check_number("FromBound factor", self.factor) < 2:
-            invalid_value("FromBound factor", "a number in (0, 2)", self.factor, "2/L is where gradient steps diverge.")
+        check_interval("FromBound factor", self.factor, "(0, 2)", "2/L is where gradient steps diverge.")
         check_size("FromBound every", self.every)
 
     def check(self, problem: Problem, blocks: Sequence[str], point: Point, scaling: Scaling) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchlift.core.errors import TorchliftError
 from torchlift.testing.report import Broken
 
 #: Tensors of up to so many entries are written out in examples.
@@ -17,6 +19,15 @@ def require(condition: object, observed: str, **inputs: Any) -> None:
     """Raise `Broken` unless a statement is true."""
     if not bool(condition):
         raise Broken(observed, show(inputs))
+
+
+def refuses(call: Callable[..., Any], *arguments: Any, error: type[Exception] = TorchliftError) -> bool:
+    """Whether a call raises an error of this kind."""
+    try:
+        call(*arguments)
+    except error:
+        return True
+    return False
 
 
 def at_most(what: str, actual: Tensor, bound: Tensor | float, **inputs: Any) -> None:
@@ -50,6 +61,39 @@ def finite(what: str, actual: Tensor, **inputs: Any) -> None:
     if bool(wrong.any()):
         place = _first(wrong)
         raise Broken(f"{what} is {float(actual[place])}", show(inputs, place))
+
+
+def is_prox(
+    name: str,
+    value: Callable[[Tensor], Tensor],
+    squared: Callable[[Tensor], Tensor],
+    p: Tensor,
+    u: Tensor,
+    step: float,
+    rivals: Iterable[Tensor],
+    scale: float = 1.0,
+    **inputs: Any,
+) -> None:
+    """Require that p minimises ½‖p − u‖² + step·value(p), by the margin ½‖c − p‖² of a strongly convex function.
+
+    Arguments:
+        name: of the function.
+        value, squared: the function, and ‖·‖².
+        p, u, step: of the proximal map.
+        rivals: points c to compare p with.
+        scale: of the function, for the size of rounding errors.
+    """
+
+    def objective(c: Tensor) -> Tensor:
+        return 0.5 * squared(c - u) + step * value(c)
+
+    least, what = objective(p), f"½‖p − u‖² + step·{name}(p)"
+    inputs |= {"u": u, "p": p, "step": step}
+    finite(what, least, **inputs)
+    for c in rivals:
+        margin = objective(c) - least - 0.5 * squared(c - p)
+        bound = 1e-12 * (100 + least.abs() + 10 * step * scale)
+        at_most(f"{what} + ½‖c − p‖², less its value at a rival c,", -margin, bound, c=c, **inputs)
 
 
 def show(inputs: dict[str, Any], place: tuple[int, ...] = ()) -> str:

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.networks import MLP, Network, Perceptron
 from torchlift.operators import Context
 from torchlift.operators.context import context_batch, map_context
@@ -35,9 +36,7 @@ def check_network(network: Network, context: Context = None, *, seed: int = 0) -
         >>> tl.check_network(tl.networks.MLP([4, 3, 2])).ok
         True
     """
-    if not isinstance(network, Network):
-        hint = "Lift an nn.Sequential first: tl.lift(module)."
-        invalid_type("check_network", "a network", network, hint)
+    check_instance("check_network", network, Network, "a network", "Lift an nn.Sequential first: tl.lift(module).")
     if context is not None and (count := context_batch("check_network context", context)) < BATCH:
         invalid_value("check_network context", f"at least {BATCH} samples", count)
     network = copy.deepcopy(network).cpu().double()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import Shape
-from torchlift.core.errors import InvalidValueError, invalid_type
+from torchlift.core.checks import Shape, check_instance
+from torchlift.core.errors import InvalidValueError
 from torchlift.operators import Context, LinearOperator, adjoint_error
 from torchlift.operators.context import context_batch, map_context
-from torchlift.testing.compare import at_most, close, require
+from torchlift.testing.compare import at_most, close, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
 BATCH = 2
@@ -34,9 +35,8 @@ def check_operator(operator: LinearOperator, context: Context = None) -> Report:
         >>> tl.check_operator(tl.operators.FiniteDifference((1, 5, 4))).ok
         True
     """
-    if not isinstance(operator, LinearOperator):
-        hint = "Derive it from torchlift.operators.LinearOperator, and pass an instance."
-        invalid_type("check_operator", "a linear operator", operator, hint)
+    hint = "Derive it from torchlift.operators.LinearOperator, and pass an instance."
+    check_instance("check_operator", operator, LinearOperator, "a linear operator", hint)
     context_batch("check_operator context", context)
     operator = operator.map_tensors(lambda _, tensor: tensor.detach().double())
     context = map_context(context, lambda tensor: tensor[:BATCH].double())
@@ -54,6 +54,11 @@ def of_sample(context: Context, index: int) -> Context:
     return map_context(context, lambda tensor: tensor[index : index + 1])
 
 
+def both_ways(operator: LinearOperator) -> tuple[tuple[str, Callable[..., Tensor], Shape], ...]:
+    """forward and adjoint, with their names and the shape of one argument."""
+    return ("forward", operator.forward, operator.in_shape), ("adjoint", operator.adjoint, operator.out_shape)
+
+
 def shapes(operator: LinearOperator, context: Context) -> None:
     """forward maps (B, *in_shape) to (B, *out_shape), adjoint the other way, and .T exchanges them."""
     x, y = draw(operator.in_shape, context), draw(operator.out_shape, context)
@@ -68,10 +73,7 @@ def shapes(operator: LinearOperator, context: Context) -> None:
 
 def linear(operator: LinearOperator, context: Context) -> None:
     """forward and adjoint are linear: A(2.5a − b) = 2.5 A a − A b."""
-    for name, apply, shape in (
-        ("forward", operator.forward, operator.in_shape),
-        ("adjoint", operator.adjoint, operator.out_shape),
-    ):
+    for name, apply, shape in both_ways(operator):
         a, b = draw(shape, context, 1), draw(shape, context, 2)
         expected = 2.5 * apply(a, context) - apply(b, context)
         close(f"{name}(2.5a − b)", apply(2.5 * a - b, context), expected, 1e-12, _room(expected), a=a, b=b)
@@ -104,10 +106,7 @@ def samples_are_independent(operator: LinearOperator, context: Context) -> None:
 
 def inputs_are_left_alone(operator: LinearOperator, context: Context) -> None:
     """forward and adjoint do not change their argument."""
-    for name, apply, shape in (
-        ("forward", operator.forward, operator.in_shape),
-        ("adjoint", operator.adjoint, operator.out_shape),
-    ):
+    for name, apply, shape in both_ways(operator):
         x = draw(shape, context)
         kept = x.clone()
         apply(x, context)
@@ -173,10 +172,7 @@ def gradients(operator: LinearOperator, context: Context) -> None:
 
 def vmap(operator: LinearOperator, context: Context) -> None:
     """torch.func.vmap goes through forward and adjoint."""
-    for name, apply, shape in (
-        ("forward", operator.forward, operator.in_shape),
-        ("adjoint", operator.adjoint, operator.out_shape),
-    ):
+    for name, apply, shape in both_ways(operator):
         x = draw(shape, context)
         actual = torch.func.vmap(lambda x, apply=apply: apply(x, context))(torch.stack((x, -x, 2 * x)))
         expected = 2 * apply(x, context)
@@ -219,11 +215,8 @@ def calls_are_checked(operator: LinearOperator, context: Context) -> None:
         ("an empty batch", torch.zeros(0, *shape, dtype=torch.float64)),
         ("whole numbers", torch.zeros(BATCH, *shape, dtype=torch.int64)),
     ):
-        try:
-            operator(wrong, context)
-        except InvalidValueError:
-            continue
-        require(False, f"a call with {name} went through; leave `__call__` to LinearOperator and override `forward`")
+        refused = refuses(operator, wrong, context, error=InvalidValueError)
+        require(refused, f"a call with {name} went through; leave `__call__` to LinearOperator and override `forward`")
 
 
 def _dense(operator: LinearOperator, context: Context) -> Tensor:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from torchlift.core.errors import TorchliftError, invalid_type
+from torchlift.core.checks import check_instance
 from torchlift.core.solution import Result
 from torchlift.core.tensors import Point, as_point
 from torchlift.solvers import Solver, State, Stopping, solve, state_from_parts, state_to_parts
 from torchlift.solvers.drive import Start
-from torchlift.testing.compare import close, require
+from torchlift.testing.compare import close, refuses, require
 from torchlift.testing.report import Check, Report, report
 
 BEFORE, AFTER = 4, 12
@@ -35,9 +35,8 @@ def check_solver(solver: Solver[Any, Any], problem: Any, start: Start) -> Report
         >>> tl.check_solver(tl.solvers.FISTA(), lasso(), torch.zeros(8, dtype=torch.float64)).ok
         True
     """
-    if not isinstance(solver, Solver):
-        hint = "Derive it from torchlift.solvers.Solver, and pass an instance."
-        invalid_type("check_solver", "a solver", solver, hint)
+    hint = "Derive it from torchlift.solvers.Solver, and pass an instance."
+    check_instance("check_solver", solver, Solver, "a solver", hint)
     case = (solver, problem, as_point(start))
     return report(str(solver), [(check, [case]) for check in CHECKS])
 
@@ -74,12 +73,10 @@ def resumes(solver: Solver[Any, Any], problem: Any, start: Point) -> None:
 
 def settings_are_frozen(solver: Solver[Any, Any], problem: Any, start: Point) -> None:
     """A solver is a frozen dataclass: its settings cannot change."""
-    try:
-        setattr(solver, "probe", None)  # noqa: B010 (pyright would refuse the plain assignment)
-    except dataclasses.FrozenInstanceError:
-        return
-    delattr(solver, "probe")
-    require(False, "it is not a frozen dataclass")
+    frozen = refuses(setattr, solver, "probe", None, error=dataclasses.FrozenInstanceError)
+    if not frozen:
+        delattr(solver, "probe")
+    require(frozen, "it is not a frozen dataclass")
 
 
 def states_are_left_alone(solver: Solver[Any, Any], problem: Any, start: Point) -> None:
@@ -122,11 +119,7 @@ def makes_progress(solver: Solver[Any, Any], problem: Any, start: Point) -> None
 
 def strangers_are_refused(solver: Solver[Any, Any], problem: Any, start: Point) -> None:
     """check refuses what is no problem for it, with an error of torchlift."""
-    try:
-        solve(object(), solver, start)
-    except TorchliftError:
-        return
-    require(False, "it began to solve a bare object()")
+    require(refuses(solve, object(), solver, start), "it began to solve a bare object()")
 
 
 #: Called with a solver, a problem and a start.

@@ -15,21 +15,19 @@ from safetensors.numpy import save_file
 
 import torchlift.solvers
 import torchlift.training
-from torchlift.cli.settings import (
+from torchlift.cli.settings.data import load_samples
+from torchlift.cli.settings.fields import settings_from, types_of
+from torchlift.cli.settings.files import read_configuration, write_configuration
+from torchlift.cli.settings.settings import (
     Configuration,
     DataSettings,
     NetworkSettings,
     PhaseSettings,
     TrainingSettings,
-    build_phases,
-    load_samples,
-    prepare,
-    read_configuration,
-    settle,
-    write_configuration,
 )
-from torchlift.cli.settings.fields import settings_from, types_of
+from torchlift.cli.settings.setup import prepare, settle
 from torchlift.cli.settings.solvers import SOLVERS, options_of
+from torchlift.cli.settings.training import build_phases
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.liftings import Bregman, Classical, Conventional
 from torchlift.training import BackPropagation

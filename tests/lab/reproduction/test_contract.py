@@ -14,6 +14,7 @@ from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Work, reproduce
 from torchlift.report.plot import figures
 from torchlift.report.records import Record, Table, load_record, save_record
 from torchlift.report.records.figures import OUTCOMES
+from torchlift.report.records.files import PAPER_ORDER
 
 #: Deblurring on other data, with the same figures: `test_inverse_problems` runs them without drawing those again.
 OTHER_DATA = {"denoising", "inpainting"}
@@ -22,6 +23,10 @@ CASES = [Example(figures=True), *(each for name, each in EXPERIMENTS.items() if 
 
 #: Formats of figures. The example has figures of every kind, in every format; those of an experiment are drawn once.
 FORMATS = ("png", "svg", "pdf")
+
+
+def test_reports_show_every_experiment_in_its_place() -> None:
+    assert tuple(EXPERIMENTS) == PAPER_ORDER
 
 
 class StopError(Exception):

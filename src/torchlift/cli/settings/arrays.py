@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from torchlift.core.errors import DataError, message
-from torchlift.core.files import opened
+from torchlift.core.files import opened, parsing
 from torchlift.training.available import available_memory
 from torchlift.training.memory import format_bytes
 
@@ -84,36 +84,27 @@ def read_safetensors(where: str, path: Path, names: Sequence[str] | None = None)
         path: the file.
         names: the only ones that there may be; None for any.
     """
-    with opened(where, path, "a readable .safetensors file"):
+    expected = "a readable .safetensors file"
+    with opened(where, path, expected):
         pass  # it is an ordinary file: safetensors itself would wait for a pipe
-    try:
-        with safe_open(path, framework="pt") as stored:
-            if names is not None:
-                _check_names(where, stored.keys(), names)
-            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except DataError:
-        raise
-    except Exception as error:  # whatever the libraries raise at types and sizes that they do not know
-        raise DataError(message(where, "a readable .safetensors file", str(error)[:200])) from error
+    with parsing(where, expected), safe_open(path, framework="pt") as stored:
+        if names is not None:
+            _check_names(where, stored.keys(), names)
+        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
 
 
 def read_npz(where: str, path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """All arrays of a .npz file; the arguments are those of `read_safetensors`."""
-    with opened(where, path, "a readable .npz file") as file:
-        try:
-            with zipfile.ZipFile(file) as stored:
-                members = {member.filename.removesuffix(".npy"): member for member in stored.infolist()}
-                if names is not None:
-                    _check_names(where, members, names)
-                arrays = {}
-                for name, member in members.items():
-                    with stored.open(member) as stream:
-                        arrays[name] = read_numpy(f"{where} {name}", stream, member.file_size)
-                return arrays
-        except DataError:
-            raise
-        except Exception as error:  # damaged, encrypted, or packed in a way that zipfile does not know
-            raise DataError(message(where, "a readable .npz file", str(error)[:200] or type(error).__name__)) from error
+    expected = "a readable .npz file"
+    with opened(where, path, expected) as file, parsing(where, expected), zipfile.ZipFile(file) as stored:
+        members = {member.filename.removesuffix(".npy"): member for member in stored.infolist()}
+        if names is not None:
+            _check_names(where, members, names)
+        arrays = {}
+        for name, member in members.items():
+            with stored.open(member) as stream:
+                arrays[name] = read_numpy(f"{where} {name}", stream, member.file_size)
+        return arrays
 
 
 def _check_names(where: str, names: Collection[str], allowed: Sequence[str]) -> None:
@@ -148,27 +139,16 @@ def read_numpy(where: str, stream: IO[bytes], size: int) -> np.ndarray:
         stream: at its beginning.
         size: bytes that it says it holds.
     """
-    try:
+    with parsing(where, "a readable .npy file in numpy's format 1.0 or 2.0"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about headers of Python 2, which are read all the same
         try:
             version = read_magic(stream)
         except ValueError:
             raise ValueError("a file that does not begin like one") from None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about headers of Python 2, which are read all the same
-            shape, by_columns, dtype = _HEADERS[version](stream)
-    except Exception as error:  # numpy's parser lets many kinds through, of its own and of Python's
-        raise DataError(
-            message(where, "a readable .npy file in numpy's format 1.0 or 2.0", str(error)[:200])
-        ) from error
+        shape, by_columns, dtype = _HEADERS[version](stream)
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise DataError(
-            message(
-                where,
-                "an array of numbers",
-                {"U": "text", "S": "text", "O": "Python objects"}.get(dtype.kind, dtype),
-                "Nothing is unpickled." if dtype.hasobject else "",
-            )
-        )
+        got = {"U": "text", "S": "text", "O": "Python objects"}.get(dtype.kind, dtype)
+        raise DataError(message(where, "an array of numbers", got, "Nothing is unpickled." if dtype.hasobject else ""))
     needed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if min(shape, default=1) < 0 or needed > there:
         raise DataError(message(where, f"{needed} bytes for an array {shape}"[:200], f"{there}"))

@@ -61,12 +61,9 @@ class Samples:
     @property
     def out_shape(self) -> Shape:
         """Of targets; for labels the number of classes."""
-        x = self.train.x
-        return tuple(x.shape[1:]) if x.is_floating_point() else (self._classes(),)
-
-    def _classes(self) -> int:
-        labels = [part.x for part in (self.train, self.validation) if part is not None]
-        return max(int(label.max()) for label in labels) + 1
+        if self.train.x.is_floating_point():
+            return tuple(self.train.x.shape[1:])
+        return (max(int(part.x.max()) for part in (self.train, self.validation) if part is not None) + 1,)
 
     def shaped(self, in_shape: Shape, out_shape: Shape, context: bool) -> tuple[Batch | Drawing, Batch | None]:
         """Training and validation data as a network takes them: images become vectors where it wants vectors.

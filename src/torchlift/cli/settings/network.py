@@ -12,25 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchlift import networks
 from torchlift.cli.settings.data import Samples
 from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
-from torchlift.networks import (
-    DDFB,
-    LISTA,
-    MLP,
-    Chain,
-    FirmDenoiser,
-    Network,
-    Perceptron,
-    PrimalDual,
-    ResNet,
-    ScCP,
-    Shallow,
-    lift,
-)
+from torchlift.networks import Network
 from torchlift.networks.denoisers import Denoiser
 from torchlift.operators import (
     Dense,
@@ -118,40 +106,40 @@ def _built(kind: str, site: Site, settings: NetworkSettings) -> Network:
 
 def reads_context(network: Network) -> bool:
     """Whether the forward model of an unrolled network may depend on the sample; networks of one's own might."""
-    return not isinstance(network, Chain | Shallow | Denoiser)
+    return not isinstance(network, networks.Chain | networks.Shallow | Denoiser)
 
 
 def _mlp(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
     sizes = [before, *_hidden(settings, before), after]
     check_fits("[network] widths", sum((a + 1) * b for a, b in pairwise(sizes)), site)
-    return MLP(sizes, _activation(settings))
+    return networks.MLP(sizes, _activation(settings))
 
 
 def _resnet(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
     inner = _hidden(settings, before)
     check_fits("[network] widths", (2 * sum(inner) + after) * (before + 1), site)
-    return ResNet(before, inner, after, _activation(settings), tableau=settings.tableau or "euler")
+    return networks.ResNet(before, inner, after, _activation(settings), tableau=settings.tableau or "euler")
 
 
 def _shallow(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
     blocks = _hidden(settings, before, default=1)
     check_fits("[network] widths", sum(blocks) * (before + after + 1), site)
-    return Shallow(before, blocks, after, _activation(settings), output_bias=True)
+    return networks.Shallow(before, blocks, after, _activation(settings), output_bias=True)
 
 
 def _perceptron(site: Site, settings: NetworkSettings) -> Network:
     before, after = site.sizes
     check_fits("[network] kind", (before + 1) * after, site)
-    return Perceptron(before, after, _activation(settings))
+    return networks.Perceptron(before, after, _activation(settings))
 
 
 def _lista(site: Site, settings: NetworkSettings) -> Network:
     H, count, context = _forward_model("LISTA", site), _iterations(settings), site.samples.train.context
     coupled = settings.form == "coupled"  # its matrices start from one sample's H
-    return LISTA(
+    return networks.LISTA(
         H,
         _dictionary(site, settings, H.in_shape, 1 if settings.tied else count + 2, analysis=False),
         count,
@@ -164,7 +152,7 @@ def _lista(site: Site, settings: NetworkSettings) -> Network:
 def _primal_dual(site: Site, settings: NetworkSettings) -> Network:
     H, count = _forward_model("PrimalDual", site), _iterations(settings)
     L = _dictionary(site, settings, H.in_shape, 1 if settings.tied else count, analysis=True)
-    return PrimalDual(H, L, count, context=site.samples.train.context, **_of_unrolled(settings))
+    return networks.PrimalDual(H, L, count, context=site.samples.train.context, **_of_unrolled(settings))
 
 
 def _of_unrolled(settings: NetworkSettings) -> dict[str, Any]:
@@ -240,11 +228,11 @@ def _dictionary(site: Site, settings: NetworkSettings, shape: Shape, copies: int
         copies: how many of it the network has, for the memory.
         analysis: whether it maps images to coefficients.
     """
-    known = DICTIONARIES if analysis else DICTIONARIES[:-1]
-    name = check_choice("[network] dictionary", settings.dictionary or "dct", known)
+    choices = DICTIONARIES if analysis else DICTIONARIES[:-1]
+    name = check_choice("[network] dictionary", settings.dictionary or "dct", choices)
     factor, pixels, dtype = _positive("scale", settings.scale, 1.0), math.prod(shape), site.torch_dtype
     if name == "differences":
-        return factor * FiniteDifference(shape) if factor != 1.0 else FiniteDifference(shape)
+        return FiniteDifference(shape) if factor == 1.0 else factor * FiniteDifference(shape)
     if name == "convolution":
         bank = convolutional_dictionary(_image(shape), dtype=dtype).map_tensors(lambda _, weight: factor * weight)
         return bank.T if analysis else bank
@@ -293,7 +281,7 @@ def _own(path: str, samples: Samples) -> Network:
     if isinstance(made, Network):
         return made
     leaf = next((module for module in made.modules() if not list(module.children())), None)
-    return lift(made, None if isinstance(leaf, nn.Linear) else samples.in_shape)
+    return networks.lift(made, None if isinstance(leaf, nn.Linear) else samples.in_shape)
 
 
 class Builder(NamedTuple):
@@ -316,8 +304,8 @@ BUILDERS = {
     "Perceptron": Builder(_perceptron, _ACTIVATION),
     "LISTA": Builder(_lista, (*_WITH_DICTIONARY, "form")),
     "PrimalDual": Builder(_primal_dual, _WITH_DICTIONARY),
-    "DDFB": Builder(partial(_denoiser, DDFB), _WITH_FILTERS),
-    "ScCP": Builder(partial(_denoiser, ScCP), _WITH_FILTERS),
-    "FirmDenoiser": Builder(partial(_denoiser, FirmDenoiser), _WITH_FILTERS),
+    "DDFB": Builder(partial(_denoiser, networks.DDFB), _WITH_FILTERS),
+    "ScCP": Builder(partial(_denoiser, networks.ScCP), _WITH_FILTERS),
+    "FirmDenoiser": Builder(partial(_denoiser, networks.FirmDenoiser), _WITH_FILTERS),
 }
 """By kind of network."""

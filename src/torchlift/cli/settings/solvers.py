@@ -10,16 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from torchlift.solvers import (
-    FISTA,
-    Backtracking,
-    LinearisedBCD,
-    ProximalAdam,
-    ProximalGradient,
-)
-from torchlift.solvers import (
-    SOLVERS as LIFTED,
-)
+from torchlift.solvers import FISTA, Backtracking, LinearisedBCD, ProximalAdam, ProximalGradient
+from torchlift.solvers import SOLVERS as LIFTED
 from torchlift.training import BackPropagation, SweepDescent
 
 
@@ -65,15 +57,7 @@ def _fista(lr: float | None = None) -> ProximalGradient:
 
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        torch.optim.Adam,
-        torch.optim.AdamW,
-        torch.optim.NAdam,
-        torch.optim.RAdam,
-        torch.optim.RMSprop,
-        torch.optim.SGD,
-    )
+    name.lower(): getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD")
 }
 """Optimisers of torch, for back-propagation."""
 

@@ -102,6 +102,6 @@ def _solver(settings: PhaseSettings, section: str) -> Any:
             invalid_value(f"{section} {option}", expected, value, f"It is an option of {able}.")
         if option in ("lr", "tau"):
             check_positive(f"{section} {option}", value)
-        elif option in ("momentum", "weight_decay") and check_number(f"{section} {option}", value) < 0:
-            invalid_value(f"{section} {option}", "a number >= 0", value)
+        elif option in ("momentum", "weight_decay"):
+            check_number(f"{section} {option}", value, minimum=0)
     return None if name is None else make_solver(name, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.errors import invalid_type
+from torchlift.core.checks import check_instance
 from torchlift.operators import Context, LinearOperator
 from torchlift.operators.physics import physics_operator
 
@@ -31,8 +31,7 @@ def from_physics(physics: Any, in_shape: Any = None, context: Context = None) ->
         >>> tl.check_operator(H).ok
         True
     """
-    if not isinstance(physics, LinearPhysics):
-        hint = "A physics that is not linear has no adjoint, and no place in a network of the unified form."
-        invalid_type("from_physics", "a deepinv.physics.LinearPhysics", physics, hint)
+    hint = "A physics that is not linear has no adjoint, and no place in a network of the unified form."
+    check_instance("from_physics", physics, LinearPhysics, "a deepinv.physics.LinearPhysics", hint)
     shape = getattr(physics, "img_size", None) if in_shape is None else in_shape
     return physics_operator("from_physics", physics, shape, context)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.checks import check_tensor
+from torchlift.core.checks import check_instance, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.operators import Context, LinearOperator, OperatorStack
 
@@ -69,8 +69,7 @@ def as_physics(operator: LinearOperator, *, noise_model: Any = None, context: Co
         >>> bool(physics.adjointness_test(dtype=torch.float32) < 1e-4)
         True
     """
-    if not isinstance(operator, LinearOperator):
-        invalid_type("as_physics", "a LinearOperator", operator, "Wrap a matrix as tl.operators.Dense(matrix).")
+    check_instance("as_physics", operator, LinearOperator, hint="Wrap a matrix as tl.operators.Dense(matrix).")
     if context is not None and not isinstance(context, Mapping):
         invalid_type("as_physics context", "tensors by name", context, "Try context={'mask': tensor}.")
     if noise_model is not None:

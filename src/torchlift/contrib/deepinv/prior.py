@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchlift.contrib.deepinv.package import part
 from torchlift.contrib.deepinv.proximal_map import proximal_map
-from torchlift.core.checks import check_positive, check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_instance, check_positive, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.functions.base import Amount, Function, Multiple, Part, Prior, Sum
 from torchlift.functions.priors import PlugAndPlay
 
@@ -63,9 +63,8 @@ def as_prior(prior: Prior, *, tolerance: float = 1e-4, max_steps: int = 1000) ->
         tolerance: relative error of such a proximal map; below 1e-7 rounding hides the gap.
         max_steps: after which it stops.
     """
-    if not isinstance(prior, Prior):
-        hint = "Try torchlift.priors.TotalVariation()."
-        invalid_type("as_prior", "a prior or a regulariser of torchlift", prior, hint)
+    hint = "Try torchlift.priors.TotalVariation()."
+    check_instance("as_prior", prior, Prior, "a prior or a regulariser of torchlift", hint)
     return LiftedPrior(prior, tolerance, max_steps)
 
 

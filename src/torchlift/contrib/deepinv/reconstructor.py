@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchlift.contrib.deepinv.operator import LinearPhysics
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.checks import Shape, check_shape, check_tensor
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance, check_shape, check_tensor
+from torchlift.core.errors import invalid_value
 from torchlift.networks import Network
 from torchlift.networks.unrolled import Unrolled
 from torchlift.operators.physics import PhysicsOperator, physics_operator
@@ -54,9 +54,8 @@ class NetworkReconstructor(Reconstructor):
         """A with the present parameters of the physics, which may be those of each image; tried when it is new."""
         if self._tried is not None and self._tried.physics is physics:
             return self._tried.present()
-        if not isinstance(physics, LinearPhysics):
-            hint = "An unrolled network needs A and its adjoint."
-            invalid_type("reconstructor physics", "a deepinv.physics.LinearPhysics", physics, hint)
+        hint = "An unrolled network needs A and its adjoint."
+        check_instance("reconstructor physics", physics, LinearPhysics, "a deepinv.physics.LinearPhysics", hint)
         self._tried = physics_operator("reconstructor physics", physics, self.network.out_shape, batch=len(y))
         return self._tried
 
@@ -71,9 +70,8 @@ def as_reconstructor(network: Network, image_shape: Any = None) -> Any:
         network: N, any network of torchlift.
         image_shape: shape of one output, such as (1, 28, 28); by default that of the network.
     """
-    if not isinstance(network, Network):
-        hint = "Try torchlift.lift(module) for an nn.Sequential; other modules need no adapter."
-        invalid_type("as_reconstructor", "a torchlift network", network, hint)
+    hint = "Try torchlift.lift(module) for an nn.Sequential; other modules need no adapter."
+    check_instance("as_reconstructor", network, Network, "a torchlift network", hint)
     shape = network.out_shape if image_shape is None else check_shape("as_reconstructor image_shape", image_shape)
     if math.prod(shape) != math.prod(network.out_shape):
         invalid_value("as_reconstructor image_shape", f"as many entries as outputs {network.out_shape}", shape)

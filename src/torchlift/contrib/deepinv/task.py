@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchlift.contrib.deepinv.operator import LinearPhysics, from_physics
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.checks import Shape
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import Shape, check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.data import Task
 from torchlift.operators import LinearOperator
 
@@ -29,8 +29,7 @@ class PhysicsTask(Task):
     noise: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.physics, LinearPhysics):
-            invalid_type("PhysicsTask", "a deepinv.physics.LinearPhysics", self.physics)
+        check_instance("PhysicsTask", self.physics, LinearPhysics, "a deepinv.physics.LinearPhysics")
         object.__setattr__(self, "noise", _deviation(self.physics.noise_model))
 
     def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:

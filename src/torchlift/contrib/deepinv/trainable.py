@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.errors import invalid_type
+from torchlift.core.checks import check_instance
 
 Physics = part("physics").Physics
 
@@ -38,8 +38,6 @@ def with_physics(model: Any, physics: Any) -> nn.Module:
         model: an `nn.Module`, such as `deepinv.optim.PGD(…, unfold=True)`.
         physics: the forward model of all measurements.
     """
-    if not isinstance(model, nn.Module):
-        invalid_type("with_physics model", "a torch.nn.Module", model)
-    if not isinstance(physics, Physics):
-        invalid_type("with_physics physics", "a deepinv.physics.Physics", physics)
+    check_instance("with_physics model", model, nn.Module, "a torch.nn.Module")
+    check_instance("with_physics physics", physics, Physics, "a deepinv.physics.Physics")
     return WithPhysics(model, physics)

@@ -12,8 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from torchlift.core.checks import check_number, check_shape
-from torchlift.core.errors import invalid_value
+from torchlift.core.checks import check_interval, check_shape
 from torchlift.functions.losses import Loss
 from torchlift.liftings import Lifting
 from torchlift.networks import MLP
@@ -131,9 +130,7 @@ def own_memory(X: Any) -> np.ndarray:
 
 def _held_out(where: str, fraction: object, samples: int, kinds: np.ndarray | None, seed: int) -> Tensor:
     """Which samples are held out: a share of all, or of every class, but never a whole one."""
-    share = check_number(where, fraction)
-    if not 0 <= share < 1:
-        invalid_value(where, "a number in [0, 1)", fraction)
+    share = check_interval(where, fraction, "[0, 1)")
     generator = torch.Generator().manual_seed(seed)
     held = torch.zeros(samples, dtype=torch.bool)
     groups = torch.zeros(samples, dtype=torch.long) if kinds is None else torch.from_numpy(kinds)

@@ -35,10 +35,13 @@ class Loss(ABC):
         try:
             if not (isinstance(prediction, Tensor) and isinstance(target, Tensor)):
                 raise TypeError("expected tensors")  # numbers would be broadcast
-            return self.value(prediction, target).mean()
+            return self._mean(prediction, target)
         except Exception as error:
             explain(error)
             raise
+
+    def _mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return self.value(prediction, target).mean()
 
     @abstractmethod
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:

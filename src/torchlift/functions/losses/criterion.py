@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchlift.core.checks import Shape, check_finite
+from torchlift.core.checks import Shape, check_finite, check_instance
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.base import Amount
 from torchlift.functions.losses.base import Loss
@@ -76,9 +76,7 @@ class Criterion(Loss):
 
     def check(self, prediction_shape: Shape, target: object, *, values: bool = True) -> None:
         """Compare two samples; torch's own objections and its warnings about broadcasting become refusals."""
-        if not isinstance(target, Tensor):
-            invalid_type("target", "a torch.Tensor", target)
-        x = target
+        x = check_instance("target", target, Tensor, "a torch.Tensor")
         if len(x) != prediction_shape[0]:
             invalid_value("target", f"{prediction_shape[0]} samples", len(x))
         if not values:
@@ -92,7 +90,7 @@ class Criterion(Loss):
         try:
             with warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("error", UserWarning)
-                found = self.criterion(guess, x[:few])
+                loss = self.criterion(guess, x[:few])
         except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
             shapes = f"predictions (batch, {', '.join(map(str, prediction_shape[1:]))}) and targets {tuple(x.shape)}"
             said = str(error).strip().splitlines()[0].rstrip(".")
@@ -100,11 +98,11 @@ class Criterion(Loss):
             if not x.is_floating_point() and x.shape[1:] == prediction_shape[1:]:
                 hint = "Of one-hot rows try targets.argmax(1); for numbers, targets.float()."
             invalid_value("loss", f"one for {shapes} of {x.dtype}", f"{self!r}: {said}", hint)
-        if not isinstance(found, Tensor) or not found.requires_grad:
-            what = type(found).__name__ if not isinstance(found, Tensor) else "one without a gradient"
+        if not isinstance(loss, Tensor) or not loss.requires_grad:
+            what = type(loss).__name__ if not isinstance(loss, Tensor) else "one without a gradient"
             invalid_value("loss", "a tensor that depends on the predictions", f"{what} from {self!r}")
-        if found.ndim and found.shape[0] != few:
-            invalid_value("loss", "a number, or one for each sample", f"shape {tuple(found.shape)} from {self!r}")
+        if loss.ndim and loss.shape[0] != few:
+            invalid_value("loss", "a number, or one for each sample", f"shape {tuple(loss.shape)} from {self!r}")
 
     def __repr__(self) -> str:
         function = self.criterion
@@ -122,10 +120,10 @@ class Criterion(Loss):
     def example(cls) -> Loss:
         return cls(nn.SmoothL1Loss())
 
-    def _as_mean(self, found: Tensor, prediction: Tensor) -> Tensor:
-        if found.ndim:
-            return found.mean()
-        return found / len(prediction) if getattr(self.criterion, "reduction", "mean") == "sum" else found
+    def _as_mean(self, loss: Tensor, prediction: Tensor) -> Tensor:
+        if loss.ndim:
+            return loss.mean()
+        return loss / len(prediction) if getattr(self.criterion, "reduction", "mean") == "sum" else loss
 
 
 def as_loss(where: str, loss: LossLike, targets: Tensor) -> Loss:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchlift.core.checks import Shape, check_number
-from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.core.signatures import explain
+from torchlift.core.checks import Shape, check_instance, check_interval
+from torchlift.core.errors import invalid_value
 from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
 from torchlift.prox import Softmax
@@ -38,18 +37,13 @@ class CrossEntropy(Loss):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= check_number("CrossEntropy label_smoothing", self.label_smoothing) < 1:
-            invalid_value("CrossEntropy label_smoothing", "a number in [0, 1)", self.label_smoothing)
+        check_interval("CrossEntropy label_smoothing", self.label_smoothing, "[0, 1)")
 
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
 
-    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        try:
-            return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
-        except Exception as error:
-            explain(error)
-            raise
+    def _mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
 
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return torch.softmax(prediction, 1) - self._distribution(prediction, target)
@@ -89,9 +83,8 @@ class CrossEntropy(Loss):
 
 
 def _check_labels(target: object) -> Tensor:
-    if not isinstance(target, Tensor):
-        invalid_type("target", "a torch.Tensor", target, "Try torch.as_tensor(labels).")
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+    labels = check_instance("target", target, Tensor, "a torch.Tensor", "Try torch.as_tensor(labels).")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         hint = "Try `.long()`, or `.argmax(1)` for one-hot rows."
-        invalid_value("target", "integer labels", target.dtype, hint)
-    return target
+        invalid_value("target", "integer labels", labels.dtype, hint)
+    return labels

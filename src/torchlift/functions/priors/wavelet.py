@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,12 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import Shape, check_size
-from torchlift.core.errors import TorchliftError, invalid_value
+from torchlift.core.errors import invalid_value, optional_module
 from torchlift.functions.base import Part, Prior
 from torchlift.functions.l1 import L1
 from torchlift.functions.priors.total_variation import image_shape
-from torchlift.operators import Context, LinearOperator
-
-
-class MissingPackageError(TorchliftError, ImportError):
-    """An optional package is not installed."""
+from torchlift.operators import Context
+from torchlift.operators.base import OnShape
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Wavelet(Prior):
 
 
 @dataclass(frozen=True, eq=False)
-class WaveletDetails(LinearOperator):
+class WaveletDetails(OnShape):
     """The detail coefficients of all scales, flattened, coarse ones last; the last average is left out.
 
     One scale maps an image X to T_H X T_Wᵀ with orthogonal matrices whose upper
@@ -75,10 +71,6 @@ class WaveletDetails(LinearOperator):
         scales = range(min(most, 3) if level is None else level)
         rows = tuple(_one_scale(wavelet, height >> scale) for scale in scales)
         return cls(shape, rows, tuple(_one_scale(wavelet, width >> scale) for scale in scales))
-
-    @property
-    def in_shape(self) -> Shape:
-        return self.shape
 
     @property
     def out_shape(self) -> Shape:
@@ -116,11 +108,7 @@ class WaveletDetails(LinearOperator):
 
 
 def _package() -> Any:
-    try:
-        return importlib.import_module("pywt")
-    except ImportError:
-        text = "Wavelet: expected the package PyWavelets, got none. Try `pip install torchlift[wavelet]`."
-        raise MissingPackageError(text) from None
+    return optional_module("Wavelet", "pywt", "PyWavelets", "wavelet")
 
 
 def _orthogonal(name: str) -> Any:

@@ -80,7 +80,8 @@ class Plan(Command):
         machine = machine.but(**{name: getattr(self, name) for name in names})
         if self.memory is not None:
             check_positive("plan memory", self.memory)
-        counts = _powers(check_size("plan devices", self.devices))
+        devices = check_size("plan devices", self.devices)
+        counts = sorted({*(2**k for k in range(devices.bit_length())), devices})
         forecasts_by_method = curves(work, machine, counts, memory=self.memory)
         if self.figure is not None:
             self._draw(work, counts, forecasts_by_method)
@@ -120,11 +121,6 @@ class Plan(Command):
             ]
             figures.append(Curves(name, title, "devices", label, series, x_log=True, y_log=name == "training"))
         plot.figure(*figures).savefig(self.figure, dpi=120)
-
-
-def _powers(devices: int) -> list[int]:
-    """1, 2, 4, … and the number itself."""
-    return sorted({*(2**k for k in range(devices.bit_length())), devices})
 
 
 def _recommendation(forecasts: list[Forecast | None]) -> str:

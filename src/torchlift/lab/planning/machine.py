@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchlift.core.checks import check_number, check_positive
+from torchlift.core.checks import check_interval, check_positive
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import read_json
 
@@ -61,8 +61,7 @@ class Machine:
     def __post_init__(self) -> None:
         for name in ("flops", "memory_bandwidth", "bandwidth", "latency"):
             check_positive(f"Machine {name}", getattr(self, name))
-        if not 0 <= check_number("Machine overlap", self.overlap) <= 1:
-            invalid_value("Machine overlap", "a number in [0, 1]", self.overlap)
+        check_interval("Machine overlap", self.overlap, "[0, 1]")
         missing = [name for name in METHODS if name not in self.passes]
         if missing:
             invalid_value("Machine passes", f"those of {' and '.join(METHODS)}", f"none of {missing[0]}")

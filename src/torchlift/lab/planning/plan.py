@@ -38,7 +38,7 @@ def plan(work: Work, machine: Machine, devices: int, *, memory: float | None = N
         "pipelined": lambda count: [
             pipelined(work, machine, *mesh, parts)
             for mesh in _divided(work, count)
-            for parts in _halvings(work.most_samples(mesh[0]))
+            for parts in (2**k for k in range(work.most_samples(mesh[0]).bit_length()))
         ],
     }
     best_of_each = []
@@ -73,8 +73,3 @@ def curves(
 def _divided(work: Work, devices: int) -> list[tuple[int, int]]:
     """Meshes that divide layers, if there are two devices."""
     return [mesh for mesh in meshes(devices, work.batch, work.layers) if mesh[1] > 1 or devices == 1]
-
-
-def _halvings(samples: int) -> list[int]:
-    """1, 2, 4, … micro-batches, as far as each has a sample."""
-    return [2**k for k in range(samples.bit_length())]

@@ -328,12 +328,9 @@ def defined_claim(results: Mapping[tuple[str, str], Row]) -> Claim:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _kinds(results: Mapping[tuple[str, str], Row]) -> list[str]:
-    return list(dict.fromkeys(kind for kind, _ in results))
-
-
 def _grid(results: Mapping[tuple[str, str], Row], field: str) -> list[list[Cell]]:
-    return [[kind, *(results[kind, name].get(field) for name in NAMES)] for kind in _kinds(results)]
+    kinds = dict.fromkeys(kind for kind, _ in results)
+    return [[kind, *(results[kind, name].get(field) for name in NAMES)] for kind in kinds]
 
 
 def _psnr_table(results: Mapping[tuple[str, str], Row], mean: float, noisy: float, steps: int) -> Table:

@@ -191,7 +191,7 @@ def _study(activation: ProximalActivation, active: bool, count: int, seed: int) 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What was found: distances D^symm and their bounds, (cases, noise levels)."""
+    """Distances D^symm and their bounds, (cases, noise levels)."""
 
     activation: str
     source: str

@@ -273,7 +273,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
     claims = []
     for study in studies:
         name = study.task.capitalize()
-        (ours, *_), (theirs, *_) = (study.of_method(method) for method in METHODS)
+        ours, theirs = (study.of_method(method)[0] for method in METHODS)
         limit = [rate for rate, bad in zip(theirs.rates, theirs.diverged.tolist(), strict=True) if bad]
         claims.append(
             claim(
@@ -331,8 +331,8 @@ def _summary(studies: Sequence[Study]) -> str:
     for study in studies:
         ours, theirs = (study.of_method(method)[0] for method in METHODS)
         parts.append(
-            f"{study.task}: {study.usable(ours)} of {len(ours.rates)} learning rates, a decade apart, are usable with "
-            f"implicit steps and {study.usable(theirs)} with explicit ones"
+            f"{study.task}: {study.usable(ours)} of {len(ours.rates)} learning rates, {PER_DECADE} a decade, are "
+            f"usable with implicit steps and {study.usable(theirs)} with explicit ones"
         )
     return (
         "Stochastic gradient with the schedule τ/(k + 1)^0.6 on digits. " + "; ".join(parts) + ". A rate is usable "

@@ -78,7 +78,7 @@ class InverseProblem(Experiment):
         parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in images for key in KEYS}
         outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in images] for key in KEYS}
         first = images[work.seed]
-        degraded = [each.degraded.cpu() for each in images.values()]
+        degraded = [drawn.degraded.cpu() for drawn in images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
             claims(outcomes, degraded, read.bar("validation"), work.scale == "tiny", self.fits),
@@ -294,7 +294,7 @@ def _differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> list[Ten
 
 def _interval(values: Sequence[Tensor]) -> Interval:
     """A 95 % interval of the mean: over seeds, or over validation images where there is one seed."""
-    return confidence(values[0] if len(values) == 1 else torch.stack([each.mean() for each in values]))
+    return confidence(values[0] if len(values) == 1 else torch.stack([value.mean() for value in values]))
 
 
 def _gain(interval: Interval) -> str:

@@ -48,16 +48,30 @@ def printed_inversion(
     blocks = [jacobian.reads[0][0][1] for jacobian in layers.jacobians]
     square = [float(block.norm_bound()) ** 2 for block in blocks]
     factor = 1.0 if safe else 1.99
+    tau_x, tau_p = factor / square[0], square[0] / 2 / (8 * weight**2) if safe else 1 / (8 * weight)
     gradient = FiniteDifference(network.in_shape)
+
+    def moved_input(x: Tensor, p: Tensor, u: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The printed primal-dual steps of the input with the auxiliary variables fixed."""
+        for _ in range(inner_steps):
+            v = layers.pre_activation(0, [x])
+            pull = blocks[0].adjoint(layers.activations[0](v) - u[0]) + weight * gradient.adjoint(p)
+            new = x - tau_x * pull
+            dual = p + tau_p * weight * gradient.forward(2 * new - x)
+            dual = dual / dual.square().sum(1, keepdim=True).sqrt().clamp_min(1)
+            change = max(_largest(new - x), _largest(dual - p))
+            x, p = new, dual
+            if change < tolerance:
+                break
+        return x, p
+
     x = y.new_zeros(len(y), *network.in_shape)
     p = torch.zeros_like(gradient.forward(x))
     u = [torch.zeros_like(state) for state in layers.states(x)[0]]
     for _ in range(steps):
         v = layers.lifted(x, u)[1]
         targets, old = (*u, y), u
-        dual_step = square[0] / 2 / (8 * weight**2) if safe else 1 / (8 * weight)
-        sizes = (factor / square[0], dual_step)
-        x, p = _input(layers, x, p, u, weight, sizes, gradient, inner_steps, tolerance)
+        x, p = moved_input(x, p, u)
         u = []
         for j in range(1, layers.count):
             tau = factor / square[j]
@@ -67,33 +81,6 @@ def printed_inversion(
             moved = old[j - 1] - tau * (blocks[j].adjoint(reached - targets[j]) - v[j - 1])
             u.append(layers.activations[j - 1].prox(moved / (1 + tau) if corrected else kappa * moved, kappa))
     return x
-
-
-def _input(
-    layers: Layers,
-    x: Tensor,
-    p: Tensor,
-    u: list[Tensor],
-    weight: float,
-    sizes: tuple[float, float],
-    gradient: FiniteDifference,
-    steps: int,
-    tolerance: float,
-) -> tuple[Tensor, Tensor]:
-    """The printed primal-dual steps of the input with the auxiliary variables fixed."""
-    tau, sigma = sizes
-    block = layers.jacobians[0].reads[0][0][1]
-    for _ in range(steps):
-        v = layers.pre_activation(0, [x])
-        pull = block.adjoint(layers.activations[0](v) - u[0]) + weight * gradient.adjoint(p)
-        new = x - tau * pull
-        dual = p + sigma * weight * gradient.forward(2 * new - x)
-        dual = dual / dual.square().sum(1, keepdim=True).sqrt().clamp_min(1)
-        change = max(_largest(new - x), _largest(dual - p))
-        x, p = new, dual
-        if change < tolerance:
-            break
-    return x, p
 
 
 def _largest(change: Tensor) -> float:

@@ -16,7 +16,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Any
@@ -172,6 +172,7 @@ def _undisturbed(folder: Path, settings: Sequence[str], every: float) -> Samples
     return samples
 
 
+@dataclass
 class Disturbed:
     """A run that is disturbed.
 
@@ -182,22 +183,19 @@ class Disturbed:
         deadline: when disturbances end, if there was one of each kind.
         draws: of kinds and moments.
         tell: is told what goes on.
+        events: what was done to it so far.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Sequence[str],
-        *,
-        start: float,
-        gap: float,
-        deadline: float,
-        draws: random.Random,
-        tell: Tell,
-    ) -> None:
-        self.folder, self.settings, self.start, self.gap = folder, settings, start, gap
-        self.deadline, self.draws, self.tell = deadline, draws, tell
-        self.events: list[Event] = []
+    folder: Path
+    settings: Sequence[str]
+    start: float
+    gap: float
+    deadline: float
+    draws: random.Random
+    tell: Tell
+    events: list[Event] = field(default_factory=list[Event])
+
+    def __post_init__(self) -> None:
         self._kinds, self._since = self._rounds(), time.monotonic()
 
     def time_for_more(self, rounds: int) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
 from torchlift.objective.engine.states import Layout, States
 from torchlift.operators import Context
+from torchlift.prox.base import is_trained
 
 
 class GeneralEngine(Engine):
@@ -69,7 +70,7 @@ class GeneralEngine(Engine):
             terms += self._activation_terms(form, layers, v, scale)
         terms = [(value, cotangent) for value, cotangent in terms if value.requires_grad]
         leaves = [*layers, *free, *parameters.values()]
-        grads = _vjp(terms, leaves)
+        grads = vjp(terms, leaves)
         for slot, grad, grad_z in zip(result.z, grads, direct, strict=False):
             torch.add(grad_z, grad, out=slot)
         if z.u is not None:
@@ -100,7 +101,7 @@ class GeneralEngine(Engine):
         """D at fixed z and v, whose gradient is that of learned thresholds and bounds."""
         terms = []
         for activation, weight, z_j, v_j in zip(form.activations, self.setting.weights, z, v, strict=True):
-            if any(isinstance(value, Tensor) and value.requires_grad for value in vars(activation).values()):
+            if is_trained(activation):
                 with torch.enable_grad():
                     penalty = self.setting.lifting.value(activation, z_j.detach(), v_j.detach(), weight)
                     total = scale * penalty.sum()
@@ -108,7 +109,7 @@ class GeneralEngine(Engine):
         return terms
 
 
-def _vjp(terms: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor]:
+def vjp(terms: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor]:
     """Σ Jᵀ cotangent for every leaf; zero where nothing depends on it."""
     if not terms or not leaves:
         return [torch.zeros_like(leaf) for leaf in leaves]

@@ -13,6 +13,7 @@ from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part,
 from torchlift.objective.engine.states import Layout, States
 from torchlift.operators import Context, DenseRun
 from torchlift.prox import Identity, ProximalActivation
+from torchlift.prox.base import is_trained, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +99,9 @@ class StackedEngine(Engine):
         """Whether the network is a chain with u = z and the coupling is hard."""
         form = network.operators()
         chain = all(k == j for j, k in form.W.blocks) and set(form.K.blocks) == {(0, form.depth)}
-        plain = all(k == j + 1 for j, k in form.M.blocks) and _are_identities(form.V)
-        learned = any(isinstance(t, Tensor) and t.requires_grad for a in form.activations for t in vars(a).values())
-        return coupling is None and chain and plain and not learned
+        identities = all(i == j and block.symbol() == "I" for (i, j), block in form.V.blocks.items())
+        plain = identities and all(k == j + 1 for j, k in form.M.blocks)
+        return coupling is None and chain and plain and not any(map(is_trained, form.activations))
 
     @torch.no_grad()
     def evaluate(self, y: Tensor, z: States, context: Context = None) -> Evaluation:
@@ -169,7 +170,8 @@ class StackedEngine(Engine):
             slots.copy_(grad_z)
         run, weights = segment.dense, segment.weights()
         if segment.count > 1 and call.want != "parameters":
-            products.add_adjoint_(self._all_but_last(result.z, segment), residual[1:], weights.later)
+            all_but_last = result.z.view(*self._places[segment.start + 1], segment.count - 1)
+            products.add_adjoint_(all_but_last, residual[1:], weights.later)
         if segment.start > 0 and call.want != "parameters":
             # the input of the segment's first layer is the output of the segment before it
             self._slot(result.z, segment.start - 1).addmm_(residual[0], weights.first)
@@ -290,9 +292,6 @@ class StackedEngine(Engine):
             return call.y.unsqueeze(0)
         return call.z.view(*self._places[segment.start], segment.count)
 
-    def _all_but_last(self, states: States, segment: Segment) -> Tensor:
-        return states.view(*self._places[segment.start + 1], segment.count - 1)
-
     def _slot(self, states: States, row: int) -> Tensor:
         """z of one layer, (B, *shape)."""
         return states.view(*self._places[row + 1], 0)
@@ -351,12 +350,8 @@ def _weight(weights: tuple[float, ...], like: Tensor | None) -> float | Tensor:
 
 def _ignores_leading_axes(activation: ProximalActivation) -> bool:
     """Whether a stack axis in front changes nothing: no axis is counted from the left."""
-    per_channel = any(isinstance(value, Tensor) and value.ndim > 0 for value in vars(activation).values())
+    per_channel = any(tensor.ndim > 0 for tensor in tensors_of(activation).values())
     return not per_channel and (activation.dim is None or activation.dim < 0)
-
-
-def _are_identities(operator: Any) -> bool:
-    return all(i == j and block.symbol() == "I" for (i, j), block in operator.blocks.items())
 
 
 def _same(one: ProximalActivation, other: ProximalActivation) -> bool:

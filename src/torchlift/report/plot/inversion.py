@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torchlift.core.errors import invalid_value
 from torchlift.report.plot.curves import draw_curves
@@ -46,8 +46,7 @@ def pictures(rows: Mapping[str, Tensor]) -> Figure:
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for line, (name, images) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
-        for axis, image in zip(line, images.detach().cpu(), strict=True):
-            _show(axis, image)
+        _show(line, images)
     return figure
 
 
@@ -63,8 +62,7 @@ def _columns(columns: Mapping[str, Tensor], lines: int) -> Figure:
     axes = figure.subplots(lines, len(columns), squeeze=False)
     for name, line, images in zip(names, axes.T, columns.values(), strict=True):
         line[0].set_title(plain("\n".join(name)), fontsize=9)
-        for axis, image in zip(line, images.detach().cpu(), strict=True):
-            _show(axis, image)
+        _show(line, images)
     return figure
 
 
@@ -81,12 +79,10 @@ def weights(rows: Sequence[Mapping[str, float]], chosen: float | None = None) ->
     return draw_curves(Curves("weights", "Search for the weight", "weight", criterion, series, x_log=True))
 
 
-def _show(axis: Axes, image: Tensor) -> None:
-    axis.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
-
-
-def _pixels(image: Tensor) -> Any:
-    """(H, W) or (H, W, 3) in [0, 1]."""
-    image = image.double().clamp(0, 1)
-    return (image if image.ndim == 2 else image[0] if len(image) == 1 else image.movedim(0, -1)).numpy()
+def _show(axes: Iterable[Axes], images: Tensor) -> None:
+    """One image (H, W), (1, H, W) or (3, H, W) in each."""
+    pixels = images.detach().cpu().double().clamp(0, 1)
+    pixels = pixels.movedim(1, -1).squeeze(-1) if pixels.ndim == 4 else pixels
+    for axis, image in zip(axes, pixels.numpy(), strict=True):
+        axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set(xticks=[], yticks=[])

@@ -1,4 +1,4 @@
-"""What the figures of figures share: colours that colour-blind people tell apart, plain text and axes."""
+"""What all drawings share: colours that colour-blind people tell apart, plain text and axes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def check_name(name: object) -> str:
 
 
 def _check(where: str, value: Any, annotation: Any) -> None:
-    """Refuse a value that is not of the type that is wanted, by its place."""
+    """Refuse a value that does not fit its annotation, by its place."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         _check_depth(where, value)

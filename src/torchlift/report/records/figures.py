@@ -1,4 +1,4 @@
-"""What a report is made of: claims and claims, tables, curves, pictures, heat maps, block structures."""
+"""What a report is made of: claims, tables, curves, pictures, heat maps, block structures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Claim:
     """A claim and what became of it.
 
     Arguments:
-        claim: in our words.
+        statement: the claim in our words.
         measured: the numbers that decide.
         outcome: "held", "did not hold", or "not decidable" at the scale of the run.
         source: who claims it: "paper" or "torchlift".
@@ -216,9 +216,8 @@ class HeatMap(Figure):
 
     def __post_init__(self) -> None:
         if tuple(self.values.shape) != (len(self.y), len(self.x)):
-            invalid_value(
-                f"HeatMap {self.name}", f"values of shape {(len(self.y), len(self.x))}", tuple(self.values.shape)
-            )
+            expected = f"values of shape {(len(self.y), len(self.x))}"
+            invalid_value(f"HeatMap {self.name}", expected, tuple(self.values.shape))
 
 
 @dataclass(frozen=True)
@@ -253,14 +252,14 @@ class Record:
     """One finished piece of work, as a report shows it.
 
     Arguments:
-        name: of the work: an item of the reproduction, or a run.
+        name: of the work: an experiment of the reproduction, or a run.
         title: above it.
         summary: a few sentences: what was done and what came out.
         command: repeats it.
         configuration: all settings, JSON values.
         environment: versions and hardware; see `environment`.
         seconds: it took.
-        claims: on claims.
+        claims: what was claimed, and what became of it.
         figures: to look at.
     """
 

@@ -32,6 +32,7 @@ PAPER_ORDER = (
     "table-forward",
     "table-backward",
     "optimisers",
+    "auxiliary-start",
     "deblurring",
     "denoising",
     "inpainting",
@@ -56,9 +57,9 @@ def save_record(folder: Path | str, record: Record) -> Path:
     """
     check_record(record)
     tensors: dict[str, Tensor] = {}
-    content = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    content["claims"] = [dataclasses.asdict(claim) for claim in record.claims]
-    content["figures"] = [_encode(figure, tensors) for figure in record.figures]
+    claims = [dataclasses.asdict(claim) for claim in record.claims]
+    figures = [_encode(figure, tensors) for figure in record.figures]
+    content = {**vars(record), "claims": claims, "figures": figures}
     return save_tensors(Path(folder) / FOLDER, tensors, content, kind=KIND)
 
 
@@ -76,16 +77,13 @@ def load_record(folder: Path | str) -> Record:
         return check_record(Record(**content))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         hint = "It was written by another version: repeat the run."
-        raise DataError(
-            message(str(path), "a record of this version", f"{type(error).__name__}: {error}", hint)
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        raise DataError(message(str(path), "a record of this version", got, hint)) from error
 
 
 def _encode(figure: Figure, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """JSON values; tensors go to `tensors` under `<figure>.<number>`."""
-    content: dict[str, Any] = {"kind": figure.kind}
-    for field in dataclasses.fields(figure):
-        content[field.name] = _plain(getattr(figure, field.name))
+    content: dict[str, Any] = {"kind": figure.kind, **_plain(figure)}
     stored: dict[str, Tensor] = {}
     if isinstance(figure, Pictures):
         stored = {f"{figure.name}.{number}": images for number, images in enumerate(figure.rows.values())}
