@@ -108,6 +108,7 @@ def test_orthogonalised_layers_do_not_grow_without_end(monkeypatch: pytest.Monke
     module = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
     optimiser = RelativeStep(module, start=0.1, momentum=0.0, average=0.0)
     monkeypatch.setattr("torchlift.sweeps.relative_step.LONGER", 0.0)  # ρ stays where it is
+    monkeypatch.setattr("torchlift.sweeps.relative_step.LONG_RUN", 10_000)
     sizes = [float(layer.weight.detach().square().mean().sqrt()) for layer in module]  # type: ignore[union-attr]
     growth = []
     for count in range(3000):

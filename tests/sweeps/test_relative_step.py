@@ -137,6 +137,18 @@ def test_gains_and_shifts_of_channels_move_by_a_smaller_share(norm: nn.Module) -
     assert [group.get("scale", 1.0) for group in groups] == [1.0, CHANNELS, 1.0]
 
 
+def test_steps_of_long_runs_shorten_with_the_root_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a schedule of learning rates would shorten them, which does not reach the estimate either where ρ is fixed."""
+    plain, scheduled = convolutional(), convolutional()
+    optimiser = RelativeStep(scheduled, limit=0.06)
+    for step in range(1, 13):
+        for group in optimiser.param_groups:
+            group["lr"] = min(1.0, (4 / step) ** 0.5)
+        steps(scheduled, PICTURES, 1, optimiser)
+    monkeypatch.setattr("torchlift.sweeps.relative_step.LONG_RUN", 4)
+    assert close(steps(plain, PICTURES, 12, RelativeStep(plain, limit=0.06)), scheduled.parameters(), 1e-9)
+
+
 def test_steps_without_momentum() -> None:
     """As those with hardly any."""
     one, other = (steps(m, DATA, 20, RelativeStep(m, momentum=β)) for m, β in ((network(), 0.0), (network(), 1e-12)))

@@ -293,9 +293,9 @@ def test_a_run_that_breaks_down_goes_on_from_where_it_was_good() -> None:
     while optimiser.state["all parameters"]["retreats"] == 0:
         with torch.no_grad():
             for parameter in network.parameters():  # little by little, so that the average follows
-                parameter.mul_(1.05)
+                parameter.mul_(1.02)
         losses.append(step.step())
-    assert max(losses[210:]) > 2 * losses[0] and step.step() < 2 * good
+    assert max(losses[210:]) > 2 * losses[0] and step.step() < 1.5 * good
 
 
 def test_averages_are_kept_near_the_least_loss_only() -> None:

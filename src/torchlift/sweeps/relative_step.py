@@ -22,6 +22,8 @@ from torchlift.sweeps.parameter_groups import parameter_groups
 FLOOR = 1e-4
 #: The distance is estimated in each of the first steps and less and less often later: it hardly changes then.
 FIRST_STEPS, SOME_STEPS, SOME_EVERY, LATER_EVERY = 32, 256, 4, 32
+#: Steps from which on they shorten with the root of their number: noise of gradients adds up otherwise.
+LONG_RUN = 2000
 #: ρ is so many times the estimate, which bounds the distance from below: short runs are ahead by it, long ones level.
 LONGER = 2.0
 #: Steps between two updates of the average, which cost as much as a tenth of a step, and the share of the steps so far
@@ -69,13 +71,13 @@ class RelativeStep(torch.optim.Optimizer):
     mean square of its starting weights,
 
         q_l ← β₂q_l + (1 − β₂) mean(g_l²),   ĝ_l = g_l/√q̂_l,   m ← βm + (1 − β)ĝ
-        x_l ← x_l − γ ρ c_l m̂_l
+        x_l ← x_l − γ ρ_k c_l m̂_l,   ρ_k = ρ min(1, √(2000/k))
 
-    where γ is the group's `lr`, 1 unless a scheduler changes it, and √q̂_l counts
+    in step k, where γ is the group's `lr`, 1 unless a scheduler changes it, and √q̂_l counts
     as at least 10⁻⁴ of its largest value so far, so that steps shorten once the
     loss is fitted to rounding. One q_l per dense layer keeps the direction of its
     gradient, which noise pixels hardly touch; elsewhere q has one number per
-    entry and m averages g, so that steps are those of Adam, x ← x − γ ρ c_l m̂/√q̂.
+    entry and m averages g, so that steps are those of Adam, x ← x − γ ρ_k c_l m̂/√q̂.
     Numbers learned by their logarithms have c = 12, and ρ = 0.015 at most. ρ is
     twice the largest lower bound seen so far of the distance to a solution, in
     units of c:
@@ -92,7 +94,7 @@ class RelativeStep(torch.optim.Optimizer):
 
     Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
-    by δ c_l, δ = 0.6 ρ with ρ at most 0.1 and half its limit, unless they hold more than half of
+    by δ c_l, δ = 0.6 ρ_k with ρ at most 0.1 and half its limit, unless they hold more than half of
     all weights. They shrink by δ²/8 in every step: steps in independent directions, which add
     δ² c² to the mean square, then end at 2 c.
 
@@ -361,10 +363,15 @@ class RelativeStep(torch.optim.Optimizer):
         bound = own["gain"] / size.clamp(min=torch.finfo(size.dtype).tiny)
         own["rho"] = torch.maximum(own["rho"], LONGER * bound).clamp_(max=self._most)
 
+    def _share(self, own: dict[str, Any], limit: float = math.inf) -> Tensor:
+        """ρ, at most `limit`, shortened in long runs."""
+        rho = own["rho"] if limit >= self._most else own["rho"].clamp(max=limit)
+        return rho if own["count"] <= LONG_RUN else rho * math.sqrt(LONG_RUN / own["count"])
+
     def _move_layers(self, part: _Part, gradients: list[Tensor], roots: Tensor | None, own: dict[str, Any]) -> None:
         assert roots is not None  # made in every step
         scales = part.units.mul(1 - self.momentum).div_(roots)  # of a gradient in m, c m̂ but for the correction
-        rates = own["rho"] * part.rates() / (1 - self.momentum ** own["count"])
+        rates = self._share(own) * part.rates() / (1 - self.momentum ** own["count"])
         rows = part.by_layer(gradients)
         if any(mean.factors for weight, _, mean in part.centred if weight not in part.orthogonal):
             rows = self._orthogonalise(part, list(rows), scales)
@@ -398,7 +405,7 @@ class RelativeStep(torch.optim.Optimizer):
         if not weights:
             return {}
         momenta = part.layers_of(weights, part.momenta)
-        rates = own["rho"].clamp(max=min(ORTHOGONAL_LIMIT, 0.5 * self._most)) * part.rates() * ORTHOGONAL
+        rates = self._share(own, min(ORTHOGONAL_LIMIT, 0.5 * self._most)) * part.rates() * ORTHOGONAL
         sizes = torch.stack(torch._foreach_norm(momenta)).to(rates).mul_(part.turned_scales)
         sizes = (sizes / least[part.turned].clamp_(min=_tiny(least))).clamp_(max=1)
         shares = sizes * (rates if rates.ndim == 0 else rates[part.turned])
@@ -444,10 +451,10 @@ class RelativeStep(torch.optim.Optimizer):
         """With one q per entry, by torch's fused step of Adam where it serves, which reads everything once."""
         count, memory = own["count"], self.memory ** (1 / 8)
         before = [mean.pull(part.tensors[weight]) for weight, _, mean in part.centred]
-        rho = own["rho"]
+        share = self._share(own)
         if part.logarithms is not None:
-            rho = torch.where(part.logarithms, rho.clamp(max=LOGARITHM_LIMIT), rho)
-        lengths = part.units * (rho * part.rates())
+            share = torch.where(part.logarithms, self._share(own, LOGARITHM_LIMIT), share)
+        lengths = part.units * (share * part.rates())
         plain, seconds = part.plain, part.layers_of(part.scaled, part.seconds)
         if roots is not None and count > 1 and plain:
             floors = part.numbers((part.peak * FLOOR).square_().mul_(1 - memory ** (count - 1)))
