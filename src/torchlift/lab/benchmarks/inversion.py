@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchlift.core.solution import Record
 from torchlift.data import load_digits, load_mnist, psnr
 from torchlift.functions.priors import Box, TotalVariation
-from torchlift.inversion import Discrepancy, Exact, LCurve, Sure, WeightRule, invert
+from torchlift.inversion import Discrepancy, Exact, LCurve, Sure, WeightRule, calibrate, invert
 from torchlift.lab.benchmarks.autoencoder import Autoencoder
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.networks import Network, lift
@@ -346,6 +346,36 @@ def rules(model: Autoencoder, report: Tensor, scale: Scale, say: Report) -> list
     named = {rule.name: rule for rule in every}
     named |= {f"{rule.name}, per image": replace(rule, per_image=True) for rule in every}
     return [best, *(row(name, rule) for name, rule in named.items())]
+
+
+def coverage(model: Autoencoder, report: Tensor, held: Tensor, scale: Scale, say: Report) -> list[dict[str, Any]]:
+    """The share of true pixels inside 90 % intervals at every noise, as they come and calibrated on held-out images.
+
+    Both sets are inverted by the same call, in which SURE chooses weight, anchor and whether pixels at a bound stay.
+    """
+    rows = []
+    for noise in scale.noise:
+        say(f"loss {model.level:g}, noise {noise:g}: coverage")
+        samples = codes(model, held, noise, scale.seed + 1), codes(model, report, noise, scale.seed)
+        known, unseen = (
+            invert(sample.network, sample.y, PRIOR, noise_level=noise, start=sample.decoder) for sample in samples
+        )
+        plain = unseen.interval(0.9)
+        bars = unseen.interval(0.9, calibration=calibrate(known.interval(0.9).deviation, known.x, held))
+        rows.append(
+            {
+                "level": model.level,
+                "noise": noise,
+                "held out": len(held),
+                "images": len(report),
+                "chosen": "" if unseen.weight_trace is None else unseen.weight_trace.note,
+                "uncalibrated": mean_error(plain.coverage(report)),
+                "calibrated": mean_error(bars.coverage(report)),
+                "factor": bars.factor,
+                "width": float(bars.width.mean()),
+            }
+        )
+    return rows
 
 
 def mean_error(values: Tensor) -> list[float]:
