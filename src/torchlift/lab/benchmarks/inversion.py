@@ -351,28 +351,27 @@ def rules(model: Autoencoder, report: Tensor, scale: Scale, say: Report) -> list
 def coverage(model: Autoencoder, report: Tensor, held: Tensor, scale: Scale, say: Report) -> list[dict[str, Any]]:
     """The share of true pixels inside 90 % intervals at every noise, as they come and calibrated on held-out images.
 
-    Both sets are inverted by the same call, in which SURE chooses weight, anchor and whether pixels at a bound stay.
+    Both sets are inverted in one call, in which SURE chooses weight, anchor and whether pixels at a bound stay: settings
+    that differ between the two would make a calibration worthless.
     """
-    rows = []
+    rows, known, images = [], len(held), torch.cat([held, report])
     for noise in scale.noise:
         say(f"loss {model.level:g}, noise {noise:g}: coverage")
-        samples = codes(model, held, noise, scale.seed + 1), codes(model, report, noise, scale.seed)
-        known, unseen = (
-            invert(sample.network, sample.y, PRIOR, noise_level=noise, start=sample.decoder) for sample in samples
-        )
-        plain = unseen.interval(0.9)
-        bars = unseen.interval(0.9, calibration=calibrate(known.interval(0.9).deviation, known.x, held))
+        sample = codes(model, images, noise, scale.seed)
+        inverted = invert(sample.network, sample.y, PRIOR, noise_level=noise, start=sample.decoder)
+        plain = inverted.interval(0.9)
+        bars = inverted.interval(0.9, calibration=calibrate(plain.deviation[:known], inverted.x[:known], held))
         rows.append(
             {
                 "level": model.level,
                 "noise": noise,
                 "held out": len(held),
                 "images": len(report),
-                "chosen": "" if unseen.weight_trace is None else unseen.weight_trace.note,
-                "uncalibrated": mean_error(plain.coverage(report)),
-                "calibrated": mean_error(bars.coverage(report)),
+                "chosen": "" if inverted.weight_trace is None else inverted.weight_trace.note,
+                "uncalibrated": mean_error(plain.coverage(images)[known:]),
+                "calibrated": mean_error(bars.coverage(images)[known:]),
                 "factor": bars.factor,
-                "width": float(bars.width.mean()),
+                "width": float(bars.width[known:].mean()),
             }
         )
     return rows
