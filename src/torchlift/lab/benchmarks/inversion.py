@@ -351,8 +351,8 @@ def rules(model: Autoencoder, report: Tensor, scale: Scale, say: Report) -> list
 def coverage(model: Autoencoder, report: Tensor, held: Tensor, scale: Scale, say: Report) -> list[dict[str, Any]]:
     """The share of true pixels inside 90 % intervals at every noise, as they come and calibrated on held-out images.
 
-    Both sets are inverted in one call, in which SURE chooses weight, anchor and whether pixels at a bound stay: settings
-    that differ between the two would make a calibration worthless.
+    Both sets are inverted in one call, in which SURE chooses weight, anchor and whether pixels at a bound stay: with
+    settings that differ between the two a calibration would be worthless.
     """
     rows, known, images = [], len(held), torch.cat([held, report])
     for noise in scale.noise:
