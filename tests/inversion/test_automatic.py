@@ -13,6 +13,7 @@ import torchlift as tl
 from torchlift.core.errors import TorchliftError
 from torchlift.functions.priors import L1, Box, Tikhonov, TotalVariation
 from torchlift.inversion import Automatic
+from torchlift.inversion.automatic import GREY_NOISE, several_starts
 from torchlift.networks import Network
 
 
@@ -59,6 +60,19 @@ def test_zero_is_not_the_only_start_of_a_normalised_network(seed: int) -> None:
         inv = tl.invert(layer, y)
         missed = (layer(inv.x) - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
     assert float(missed.max()) < 0.1
+
+
+def test_constant_images_are_no_starts_but_black() -> None:
+    """In a constant image all entries of a pooling window tie, and one of them gets the whole gradient."""
+    net = network(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), shape=(1, 16, 16))
+    problem = tl.invert(net, normal(3, 2, 7, 7), max_steps=1, progress=False).problem
+    assert problem is not None
+    black, *grey = several_starts(problem, 100, 0)
+    assert float(black.abs().max()) == 0 and len(grey) == 2
+    for start, size in zip(grey, GREY_NOISE, strict=True):
+        assert float(start.mean()) == pytest.approx(0.5, abs=0.05)
+        assert float(start[0].std()) == pytest.approx(size, rel=0.2)
+    assert len(several_starts(problem, problem.batch, 0)) == 1
 
 
 @pytest.mark.parametrize("start", ["truth", "noise", "far"])

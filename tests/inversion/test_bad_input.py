@@ -104,6 +104,11 @@ NETWORKS: dict[str, tuple[nn.Module, type[Exception], str]] = {
         InvalidValueError,
         r"which Conv2d does not tell, got none. Pass input_shape=\(1, height, width\)",
     ),
+    "shape of sequences": (
+        nn.Sequential(nn.Embedding(3, 4)),
+        InvalidValueError,
+        r"which Embedding does not tell, got none. Pass input_shape, or a first guess",
+    ),
     "registered out of order": (
         OutOfOrder(),
         NotRepresentableError,
@@ -117,6 +122,19 @@ def test_networks(case: str) -> None:
     module, error, text = NETWORKS[case]
     with pytest.raises(error, match=text):
         tl.invert(module, Y, algorithm="sweep")
+
+
+def test_a_shape_that_was_given_is_not_asked_for() -> None:
+    class Pair(nn.Linear):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            return super().forward(x), x
+
+    with pytest.raises(NotRepresentableError, match=r"Return one tensor.*pass input_shape if"):
+        tl.invert(Pair(4, 2), Y)
+    with pytest.raises(NotRepresentableError, match=r"Return one tensor\.$"):
+        tl.invert(Pair(4, 2), Y, input_shape=4)
+    with pytest.raises(InvalidTypeError, match=r"got function\. Call a function in the forward pass"):
+        tl.invert(lambda x: x, Y)  # type: ignore[arg-type]
 
 
 def test_a_plain_module_says_what_it_needs_and_takes_it() -> None:

@@ -33,6 +33,37 @@ def test_one_start_is_not_enough_for_networks_with_kinks() -> None:
     assert int((torch.cat(missed) > 1e-2).sum()) <= 3
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU()])
+def test_one_layer_is_inverted_through_its_convex_lifted_problem(activation: nn.Module) -> None:
+    """½‖σ(Wx + b) − y‖² has other minima than the best, the lifted problem has none: y = σ(Wx + b) is reached."""
+    torch.manual_seed(1)
+    layer = nn.Sequential(nn.Linear(100, 120), activation)
+    y = outputs(layer, torch.randn(8, 100))
+    start = torch.zeros(8, 100)
+    alone = tl.invert(layer, y, start=start, algorithm="quasi-newton", progress=False).residual / y.norm(dim=1)
+    assert isinstance(activation, nn.LeakyReLU) or float(alone.max()) > 0.05
+    assert float((tl.invert(layer, y, progress=False).residual / y.norm(dim=1)).max()) < 5e-3
+
+
+class Magnitudes(nn.Module):
+    """|F Wx|, which is linear along every ray from 0, and flat at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(self.layer(x)).abs()
+
+
+def test_a_layer_that_is_linear_along_rays_is_tried_from_several_starts() -> None:
+    torch.manual_seed(0)
+    module = Magnitudes()
+    y = outputs(module, torch.randn(6, 5))
+    inv = tl.invert(module, y, input_shape=(5,), progress=False)
+    assert float((inv.residual / y.norm(dim=1)).max()) < 1e-3
+
+
 def test_inputs_that_outputs_leave_open_are_said_to_be_open() -> None:
     """A norm at the end forgets mean and length of what comes in: the fit is perfect and the input is another."""
     torch.manual_seed(0)

@@ -17,6 +17,7 @@ from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion
 from torchlift.inversion.run import Budget, Progress, Rounds, run_steps
 from torchlift.inversion.solver import Nested, Status, choose
+from torchlift.prox import Identity
 
 #: Sweeps go on for an image while so many of them take this share off the objective of the network; they begin where
 #: the first steps from every start took less.
@@ -36,8 +37,12 @@ TRIAL, POLISH = 20, 100
 #: minima that do not fit.
 SMALL, STARTS, SHORT, WORK = 128, 32, 15, 2**25
 
-#: Sizes of random starts, in turn; images and large inputs get the first.
+#: Sizes of random starts, in turn; large inputs get the first.
 SIZES = (0.5, 0.1, 0.1, 0.5, 1.0, 1.0, 2.0)
+
+#: Noise on the mid-grey starts of images. In a constant image all entries of a pooling window tie and all units of a
+#: channel are active or none is: from 0.5 itself, features of a deep layer lead to worse minima.
+GREY_NOISE = (0.05, 0.15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +103,8 @@ class Automatic:
                 rounds.advance(rounds.state.count + (SHORT if first[0].numel() <= SMALL else TRIAL))
                 _halve(rounds, images)
             stuck = rounds.state.watch.value > (1 - SHARE) * least
+        elif self._worth_sweeping(problem, first):
+            stuck = torch.ones_like(stuck)
         swept = self._sweep(problem, first, rounds, stuck)
         rounds.advance()
         result = rounds.finish()
@@ -112,6 +119,13 @@ class Automatic:
             start_objective=begin,
             history=tuple(replace(record, step=record.step + made) for record in result.history),
         )
+
+    def _worth_sweeping(self, problem: InversionProblem, x: Tensor) -> bool:
+        """Whether the lifted problem is convex and that of the network is not: one layer with an activation."""
+        layers = problem.layers
+        if layers is None or isinstance(layers.activations[0], Identity):
+            return False
+        return layers.is_convex(x, problem.context)
 
     def _sweep(self, problem: InversionProblem, x: Tensor, rounds: Rounds, stuck: Tensor) -> Tensor:
         """Sweeps of some images from x, which go on from there where that is better; how many there were: (B,)."""
@@ -166,20 +180,21 @@ def _with_others(progress: Progress | None, others: float, share: float) -> Prog
 
 
 def several_starts(problem: InversionProblem, room: int, parameters: int) -> tuple[Tensor, ...]:
-    """Where to begin without a start: 0, mid-grey for images, and random inputs.
+    """Where to begin without a start: 0, mid-grey with noise for images, and random inputs for others and small ones.
 
     Arguments:
         room: inputs that fit into memory at once.
         parameters: of the network.
     """
-    zero, starts = problem.guess, [problem.guess]
-    if zero.ndim == 4:
-        starts.append(torch.full_like(zero, 0.5))
-    count = len(starts) + 1
+    zero = problem.guess
+    grey = [(0.5, size) for size in GREY_NOISE] if zero.ndim == 4 else []
+    count = max(1, len(grey))
     if zero[0].numel() <= SMALL:
-        count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))))
+        count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))) - 1)
     generator = torch.Generator().manual_seed(0)
-    for k in range(min(count, room // problem.batch) - len(starts)):
+    levels = [*grey, *((0.0, SIZES[k % len(SIZES)]) for k in range(count))]
+    starts = [zero]
+    for level, size in levels[: max(0, min(count, room // problem.batch - 1))]:
         noise = torch.randn(zero.shape[1:], generator=generator, dtype=zero.dtype).to(zero.device)
-        starts.append(zero + SIZES[k % len(SIZES)] * noise)
-    return tuple(starts[: max(1, room // problem.batch)])
+        starts.append(zero + level + size * noise)
+    return tuple(starts)

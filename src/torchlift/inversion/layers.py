@@ -164,12 +164,16 @@ class Layers:
         return form.output(u, context) if r == form.depth else form.pre_activation(r, u, context)
 
     def is_convex(self, x: Tensor, context: Context = None) -> bool:
-        """Whether there is one layer and it reads x by an affine map, as norms and attention do not: tried at an x."""
+        """Whether there is one layer and it reads x by an affine map f, so that the lifted problem is convex.
+
+        Norms, attention and absolute values are not affine: f(a + b) + f(0) = f(a) + f(b) is tried at inputs like x.
+        """
         if self.count > 1:
             return False
-        some = torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x).expand_as(x)
-        once, twice, none = (self.pre_activation(0, [factor * some], context) for factor in (1, 2, 0))
-        return bool(((twice - once) - (once - none)).norm() <= 1e-3 * (once - none).norm())
+        generator = torch.Generator().manual_seed(0)
+        a, b = torch.randn(2, *x.shape[1:], generator=generator, dtype=x.dtype).to(x)[:, None].expand(2, *x.shape)
+        both, one, other, none = (self.pre_activation(0, [point], context) for point in (a + b, a, b, 0 * a))
+        return bool((both + none - one - other).norm() <= 1e-3 * (both - none).norm())
 
     def states(self, x: Tensor, context: Context = None) -> tuple[Tensors, Tensors, Tensors]:
         """z_1 … z_{n−1}, u_0 … u_{n−1} and v_1 … v_n of a forward pass from x."""

@@ -133,7 +133,8 @@ def check_network(network: object, input_shape: object, start: object, y: object
     if isinstance(network, nn.Module):
         return _lifted(network, input_shape, start, y)
     if not isinstance(network, Sequence) or isinstance(network, str):
-        invalid_type("invert network", "an nn.Module or several", network)
+        hint = "Call a function in the forward pass of a module." if callable(network) else ""
+        invalid_type("invert network", "an nn.Module or several", network, hint)
     parts = tuple(network)
     if not parts or not all(isinstance(part, nn.Module) for part in parts):
         kinds = ", ".join(type(part).__name__ for part in parts) or "none"
@@ -162,13 +163,15 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     if shape is None:
         shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else _found_shape(module, y)
     if shape is None:
-        expected = f"the shape of one input, which {type(first_layer(module)).__name__} does not tell"
-        hint = f"Pass input_shape={shape_example(module)}, or a first guess of the inputs as start."
+        first = first_layer(module)
+        expected = f"the shape of one input, which {type(first).__name__} does not tell"
+        example = f"input_shape={shape_example(module)}" if hasattr(first, "in_channels") else "input_shape"
+        hint = f"Pass {example}, or a first guess of the inputs as start."
         invalid_value("invert input_shape", expected, "none", hint)
     try:
         return lift(module, shape)
     except NotRepresentableError as error:
-        if shape != known_shape(module):
+        if input_shape is not None or isinstance(guess, Tensor):
             raise
         # layers may be called in another order than that of their names
         text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."

@@ -32,9 +32,9 @@ def test_gains_have_a_panel_per_level() -> None:
 
 def test_the_tiny_mode_measures_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert run(["bench", "inversion", "autoencoder", "scale", "--tiny", "--out", str(out)]) == 0
+    assert run(["bench", "inversion", "autoencoder", "coverage", "scale", "--tiny", "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    for heading in ("Gain over the decoder", "One call", "processor seconds"):
+    for heading in ("Gain over the decoder", "Coverage of 90 %", "One call", "processor seconds"):
         assert heading in text
     record = json.loads((out / "bench-inversion.json").read_text(encoding="utf-8"))
     (row,) = record["autoencoder"]
@@ -49,6 +49,9 @@ def test_the_tiny_mode_measures_everything(tmp_path: Path, capsys: pytest.Captur
     shared = {(cell["weight"], cell["anchor"]) for cell in row["contestants"] if "SURE" not in cell["name"]}
     assert len(shared) == 1 and min(*shared.pop()) > 0
     assert [each["images"] for each in record["growth"]] == [1, 4, 8]
+    (cover,) = record["coverage"]
+    assert (cover["held out"], cover["images"]) == (2, 3) and cover["chosen"].startswith("SURE")
+    assert 0 <= cover["calibrated"][0] <= 1 and cover["factor"] >= 0
     figures = {file.name for file in (out / "figures").iterdir()}
     assert {"bench-inversion.png", "bench-inversion.svg", "loss-0.2.png"} <= figures
     with np.load(out / "loss-0.2.npz") as pictures:

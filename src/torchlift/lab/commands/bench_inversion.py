@@ -20,7 +20,7 @@ from torchlift.lab.benchmarks import inversion
 from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
 from torchlift.report.records import Curves, Series
 
-FAMILIES = ("autoencoder", "rules", "networks", "scale")
+FAMILIES = ("autoencoder", "coverage", "rules", "networks", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ class BenchInversion(Command):
     name: ClassVar[str] = "bench inversion"
 
     families: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Any of autoencoder, rules, networks, scale; all by default."""
+    """Any of autoencoder, coverage, rules, networks, scale; all by default."""
     levels: tuple[float, ...] = LEVELS
     """Losses to which the autoencoder is trained; kept in the cache folder once it is."""
     noise: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
-    """Standard deviations of the noise on codes, in the family autoencoder."""
+    """Standard deviations of the noise on codes, in the families autoencoder and coverage."""
     images: int = 100
     """Held-out images that are reported; weights are chosen on others."""
     data: str = "mnist"
@@ -104,6 +104,11 @@ class BenchInversion(Command):
                 rows, pictures = inversion.autoencoder(model, report, choice, scale, say)
                 record["autoencoder"] += rows
                 self._keep(f"loss-{model.level:g}", pictures)
+        if "coverage" in families:
+            _, held = inversion.held_out(data, scale if self.tiny else replace(scale, choice=60))
+            record["coverage"] = [
+                row for model in models for row in inversion.coverage(model, report, held, scale, say)
+            ]
         if "rules" in families:
             record["rules"] = [row for model in models for row in inversion.rules(model, report, scale, say)]
         if "scale" in families:
@@ -192,6 +197,15 @@ _TABLES: dict[str, tuple[str, list[str], list[str], Callable[[dict[str, Any]], l
     "autoencoder": (
         "Gain over the decoder", ["level", "noise", "contestant"],
         ["gain (dB)", "objective", "s", "default needs", "× Adam", "ahead"], _gains,
+    ),
+    "coverage": (
+        "Coverage of 90 % intervals", ["level", "noise"], ["as they come", "calibrated", "factor", "width"],
+        lambda r: [
+            [
+                *(f"{r['level']:g}", f"{r['noise']:g}", f"{r['uncalibrated'][0]:.1%}", f"{r['calibrated'][0]:.1%}"),
+                *(f"{r['factor']:.2f}", f"{r['width']:.3f}"),
+            ]
+        ],
     ),
     "rules": (
         "Rules for the weight", ["level", "rule"], ["weight", "gain (dB)", "seconds"],
