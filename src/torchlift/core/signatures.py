@@ -47,11 +47,13 @@ _TRUSTED: set[str] = set()  # our own modules that have called before
 EVERY_STEP = (
     "Centring.heard",
     "Centring.take",
+    "CrossEntropy.mean",
     "GradientMethod.differentiate",
     "Loss.mean",
     "Perturbation.response",
     "Progress.update",
     "RelativeStep.step",
+    "SquaredError.mean",
     "SweepDescent.by_form",
     "SweepDescent.gradients",
     "TensorBatches.batch",

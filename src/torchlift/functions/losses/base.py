@@ -35,13 +35,10 @@ class Loss(ABC):
         try:
             if not (isinstance(prediction, Tensor) and isinstance(target, Tensor)):
                 raise TypeError("expected tensors")  # numbers would be broadcast
-            return self._mean(prediction, target)
+            return self.value(prediction, target).mean()
         except Exception as error:
             explain(error)
             raise
-
-    def _mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return self.value(prediction, target).mean()
 
     @abstractmethod
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import Shape, check_instance, check_interval
 from torchlift.core.errors import invalid_value
+from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, check_step
 from torchlift.functions.losses.base import Loss
 from torchlift.prox import Softmax
@@ -42,8 +43,12 @@ class CrossEntropy(Loss):
     def value(self, prediction: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(prediction, target.long(), reduction="none", label_smoothing=self.label_smoothing)
 
-    def _mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        try:
+            return F.cross_entropy(prediction, target.long(), label_smoothing=self.label_smoothing)
+        except Exception as error:
+            explain(error)
+            raise
 
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return torch.softmax(prediction, 1) - self._distribution(prediction, target)

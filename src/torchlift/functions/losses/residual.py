@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_finite, check_positive, check_tensor
 from torchlift.core.errors import invalid_value
+from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, Function, check_step, per_sample, zero_or_infinite
 from torchlift.functions.equals import Equals
 from torchlift.functions.group_norm import GroupNorm
@@ -61,8 +62,14 @@ class SquaredError(ResidualLoss):
     def function(self) -> Function:
         return Ridge()
 
-    def _mean(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return 0.5 * (prediction - target).square().sum() / len(prediction)
+    def mean(self, prediction: Tensor, target: Tensor) -> Tensor:
+        try:
+            if not (isinstance(prediction, Tensor) and isinstance(target, Tensor)):
+                raise TypeError("expected tensors")  # numbers would be broadcast
+            return 0.5 * (prediction - target).square().sum() / len(prediction)
+        except Exception as error:
+            explain(error)
+            raise
 
     def grad(self, prediction: Tensor, target: Tensor) -> Tensor:
         return prediction - target  # saves the product with the weight 1
