@@ -212,6 +212,8 @@ def test_info_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     assert set(record["extras"]) == extras.keys() - {"test", "docs"}
+    for extra, brings in info.EXTRAS.items():  # package by package
+        assert {name.lower() for name in brings} == {need.partition(">")[0].lower() for need in extras[extra]}
 
 
 def test_info_text(capsys: pytest.CaptureFixture[str]) -> None:

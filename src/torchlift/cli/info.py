@@ -29,7 +29,7 @@ EXTRAS = {
     "images": {"pillow": "PIL"},
     "sklearn": {"scikit-learn": "sklearn"},
     "deepinv": {"deepinv": "torchlift.contrib.deepinv"},  # which says more about what does not fit
-    "lab": {"matplotlib": "matplotlib"},
+    "lab": {"matplotlib": "matplotlib", "pytorch-optimizer": "pytorch_optimizer"},
 }
 """Each optional extra, and {package: module} of what it brings."""
 
