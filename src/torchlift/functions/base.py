@@ -245,7 +245,7 @@ class Split:
         """Σ A_iᵀ p_i, shaped like x."""
         if not duals:
             return torch.zeros_like(x)
-        return reduce(torch.add, [term.back(p) for term, p in zip(self.terms, duals, strict=True)])
+        return reduce(torch.add, (term.back(p) for term, p in zip(self.terms, duals, strict=True)))
 
     def value(self, x: Tensor, products: tuple[Tensor, ...]) -> Tensor:
         """R(x), given its products A_i x: (B,)."""

@@ -315,10 +315,10 @@ class Sum(LinearOperator):
         return self.operators[0].out_shape
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
-        return reduce(torch.add, [operator.forward(x, context) for operator in self.operators])
+        return reduce(torch.add, (operator.forward(x, context) for operator in self.operators))
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
-        return reduce(torch.add, [operator.adjoint(y, context) for operator in self.operators])
+        return reduce(torch.add, (operator.adjoint(y, context) for operator in self.operators))
 
     def symbol(self) -> str:
         return " + ".join(operator.symbol() for operator in self.operators).replace("+ −", "− ")

@@ -136,7 +136,7 @@ class SaddleProblem:
 
 def adjoint_sum(terms: tuple[Term, ...], duals: tuple[Tensor, ...]) -> Tensor:
     """Σ A_iᵀp_i."""
-    return reduce(torch.add, [term.adjoint(p) for term, p in zip(terms, duals, strict=True)])
+    return reduce(torch.add, (term.adjoint(p) for term, p in zip(terms, duals, strict=True)))
 
 
 def joint_norm(tensors: list[Tensor]) -> float:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardtanh_
 
-from torchlift.core.checks import check_number, check_positive
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_interval, check_number, check_positive
+from torchlift.core.errors import invalid_type
 from torchlift.core.signatures import explain
 
 #: Features of each sample that statistics look at, and from how many on they leave some out.
@@ -78,10 +78,8 @@ class Perturbation:
     def __post_init__(self) -> None:
         check_positive("Perturbation gamma", self.gamma)
         check_positive("Perturbation floor", self.floor)
-        if not 0 <= check_number("Perturbation share", self.share) <= 1:
-            invalid_value("Perturbation share", "a number in [0, 1]", self.share)
-        if check_number("Perturbation limit", self.limit) < 1:
-            invalid_value("Perturbation limit", "a number >= 1", self.limit)
+        check_interval("Perturbation share", self.share, "[0, 1]")
+        check_number("Perturbation limit", self.limit, minimum=1)
         if self.fixed is not None:
             check_positive("Perturbation fixed", self.fixed)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, _utils, nn
 
-from torchlift.core.checks import check_number, check_positive
+from torchlift.core.checks import check_interval, check_number, check_positive
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.signatures import explain
 from torchlift.sweeps.centring import SMALL, Centring, Mean
@@ -145,8 +145,7 @@ class RelativeStep(torch.optim.Optimizer):
             check_positive("RelativeStep limit", limit),
         )
         for name, value in (("momentum", momentum), ("memory", memory), ("patience", patience), ("average", average)):
-            if not 0 <= check_number(f"RelativeStep {name}", value) < 1:
-                invalid_value(f"RelativeStep {name}", "a number in [0, 1)", value)
+            check_interval(f"RelativeStep {name}", value, "[0, 1)")
         if not isinstance(centring, bool):
             invalid_type("RelativeStep centring", "True or False", centring)
         if check_number("RelativeStep lr", lr) < 0:
