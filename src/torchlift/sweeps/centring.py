@@ -29,6 +29,9 @@ from torchlift.sweeps.parameter_groups import CONVOLUTIONS, DENSE
 
 #: Entries up to which layers of a stack share a call, where calls cost more than passes over memory.
 SMALL = 1 << 15
+#: Entries of inputs in half precision that a CPU copies to single precision at a time, instead of all of them, for
+#: which the system would have to find room.
+PIECE = 1 << 18
 
 
 class Last(Protocol):
@@ -165,8 +168,11 @@ class _Sum:
 
     def _mean_of(self, u: Tensor) -> Tensor:
         channels = u.ndim - 1 if self.weight.ndim < 3 or self.bias.ndim == 2 else u.ndim + 1 - self.weight.ndim
-        axes = [axis for axis in range(u.ndim) if axis != channels]
-        return u.detach().mean(axes, dtype=None if u.dtype == self.weight.dtype else self.weight.dtype)
+        axes, u, dtype = [axis for axis in range(u.ndim) if axis != channels], u.detach(), self.weight.dtype
+        if u.dtype == dtype or u.device.type != "cpu":
+            return u.mean(axes, dtype=dtype)
+        sums = [piece.sum(axes, dtype=dtype) for piece in u.split(max(1, PIECE * len(u) // max(u.numel(), 1)))]
+        return torch.stack(sums).sum(0).mul_(u.shape[channels] / max(u.numel(), 1))
 
     def mean(self) -> Mean:
         if self.weight.ndim == 2:
