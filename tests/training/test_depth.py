@@ -13,7 +13,7 @@ import torchlift as tl
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import CrossEntropy
 from torchlift.training import Phase
-from torchlift.training.start import start_weights
+from torchlift.training.starts.short_runs import start_weights
 
 LAYERS, WIDTH, STEPS = 20, 32, 250
 

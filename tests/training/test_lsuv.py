@@ -15,9 +15,9 @@ from torchlift import prox
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.networks import LISTA, MLP, Chain, PrimalDual, Residual, ResNet, lift
 from torchlift.operators import Dense, Mask
-from torchlift.training.draws import weight_of
-from torchlift.training.lsuv import dead_layers
-from torchlift.training.weights import initialise_weights
+from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.initialise import initialise_weights
+from torchlift.training.starts.lsuv import dead_layers
 
 
 def _seeded(seed: int = 0) -> torch.Generator:

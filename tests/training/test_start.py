@@ -18,11 +18,11 @@ from torchlift.core.errors import InvalidValueError
 from torchlift.data import Batch, TensorBatches
 from torchlift.functions.losses import SquaredError
 from torchlift.liftings import Conventional
-from torchlift.training.choose import Trial, choose
 from torchlift.training.phase import Phase
-from torchlift.training.recording import lsuv_of_module, record
-from torchlift.training.scaled_start import explodes, matched_start, scaled_start
-from torchlift.training.start import PART, start_weights
+from torchlift.training.starts.choose import Trial, choose
+from torchlift.training.starts.recording import lsuv_of_module, record
+from torchlift.training.starts.scaled import explodes, matched_start, scaled_start
+from torchlift.training.starts.short_runs import PART, start_weights
 
 
 def seeded(seed: int = 0) -> torch.Generator:

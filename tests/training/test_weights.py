@@ -17,9 +17,9 @@ from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.data import Denoising, load_digits, psnr
 from torchlift.networks import LISTA, MLP, Chain, Perceptron, Residual, ResNet, Shallow, lift
 from torchlift.operators import Identity
-from torchlift.training.draws import weight_of
-from torchlift.training.identity_start import passing_bias
-from torchlift.training.weights import initialise_weights
+from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.identity import passing_bias
+from torchlift.training.starts.initialise import initialise_weights
 
 
 def _seeded(seed: int = 0) -> torch.Generator:

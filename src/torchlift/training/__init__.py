@@ -9,9 +9,9 @@ from torchlift.training.metrics import METRICS, Metric, evaluate
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 from torchlift.training.result import Training, TrainingInterrupted
+from torchlift.training.starts.initialise import LayerStart, initialise_weights
 from torchlift.training.step import Needs, TrainMethod, TrainStep, Work
 from torchlift.training.train import train
-from torchlift.training.weights import LayerStart, initialise_weights
 
 __all__ = [
     "METRICS",

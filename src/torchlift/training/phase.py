@@ -20,8 +20,8 @@ from torchlift.parallel import Mesh
 from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import PhaseOptions, TrainOptions
+from torchlift.training.starts.initialise import ALIASES, METHODS, check_initialises
 from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
-from torchlift.training.weights import ALIASES, METHODS, check_initialises
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000

@@ -22,7 +22,6 @@ from torchlift.functions.losses import Loss
 from torchlift.io import Checkpoint, Checkpoints, Stored
 from torchlift.io.folders import writing
 from torchlift.parallel import Mesh, agreed_clock, of_first, sync
-from torchlift.training.choose import Choice
 from torchlift.training.history import History
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
@@ -30,7 +29,8 @@ from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard, judged_samples
-from torchlift.training.start import chooses
+from torchlift.training.starts.choose import Choice
+from torchlift.training.starts.short_runs import chooses
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of, under
 from torchlift.training.tensorboard import TensorBoardWriter
 

@@ -32,7 +32,6 @@ from torchlift.networks import Network
 from torchlift.objective.clamp import clamped
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
 from torchlift.training.checked import CheckedBatches, check_fit
-from torchlift.training.choose import Choice
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
@@ -44,7 +43,8 @@ from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
-from torchlift.training.start import start_weights
+from torchlift.training.starts.choose import Choice
+from torchlift.training.starts.short_runs import start_weights
 from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
 

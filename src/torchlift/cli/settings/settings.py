@@ -19,7 +19,7 @@ from torchlift.liftings import LIFTINGS
 from torchlift.training import METRICS
 from torchlift.training.options import PhaseOptions, RunOptions
 from torchlift.training.phase import STATES
-from torchlift.training.weights import METHODS
+from torchlift.training.starts.initialise import METHODS
 
 
 def _named(names: Iterable[str], text: str) -> object:

@@ -26,7 +26,7 @@ from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, 
 from torchlift.training.metrics import as_metrics
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import default_batch_size
-from torchlift.training.start import start_weights
+from torchlift.training.starts.short_runs import start_weights
 
 MOST_THREADS = 1024
 

@@ -41,7 +41,7 @@ from torchlift.networks import MLP, ResNet
 from torchlift.prox import ReLU, SoftThreshold, Tanh
 from torchlift.training import BackPropagation, Phase, SweepDescent, TrainOptions, train
 from torchlift.training.modules import in_mode
-from torchlift.training.start import start_weights
+from torchlift.training.starts.short_runs import start_weights
 
 Pair = tuple[Tensor, Tensor]
 

@@ -23,7 +23,7 @@ from torchlift.lab.benchmarks.distributed.world import launch
 from torchlift.lab.benchmarks.step_modules import AUTOENCODER, dense
 from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over
 from torchlift.training import BackPropagation, SweepDescent, TrainMethod, Work
-from torchlift.training.recording import lsuv_of_module
+from torchlift.training.starts.recording import lsuv_of_module
 
 #: Part of the final quality of one process that others may lose.
 LOST = 0.02

@@ -13,9 +13,9 @@ from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.sweeps import parameter_groups
 from torchlift.training.constant_answer import constant_loss
-from torchlift.training.draws import weight_of
 from torchlift.training.modules import apply, in_mode
-from torchlift.training.recording import AFFINE, affine_hooks
+from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.recording import AFFINE, affine_hooks
 
 #: A start explodes if its loss is so many times that of the best constant answer: an answer of zero to targets in
 #: [0, 1] has four times that, and is healthy. A remedy has to make the loss so many times smaller.

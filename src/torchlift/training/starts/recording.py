@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 from torchlift.networks.dense_chain import dense_chain
 from torchlift.operators import Context
 from torchlift.sweeps.activation import IN_PLACE, as_called, proximal_function
-from torchlift.training.draws import LayerStart
-from torchlift.training.lsuv import is_dead, rescaling
 from torchlift.training.modules import apply, in_mode
+from torchlift.training.starts.draws import LayerStart
+from torchlift.training.starts.lsuv import is_dead, rescaling
 
 #: Modules with a weight and perhaps a bias whose units can be rescaled, and the axis of their outputs that counts them.
 AFFINE: dict[type[nn.Module], int] = {

@@ -18,8 +18,8 @@ from torchlift.networks.reader import Site, Term
 from torchlift.objective.fit import LayerFit, fit
 from torchlift.operators import Conv2d, Dense
 from torchlift.prox import ProximalActivation
-from torchlift.training.draws import LayerStart, orthogonal, weight_of
-from torchlift.training.identity_start import Range, centre_tap, identity_start, passing_bias
+from torchlift.training.starts.draws import LayerStart, orthogonal, weight_of
+from torchlift.training.starts.identity import Range, centre_tap, identity_start, passing_bias
 
 #: Iterations of a hidden layer's fit: more of them gain little on held-out data.
 STEPS = 2

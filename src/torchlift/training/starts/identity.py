@@ -17,7 +17,7 @@ from torchlift.networks.reader import Site, Term
 from torchlift.operators import Conv2d, ConvTranspose2d, Dense, Identity, LinearOperator, Reshape
 from torchlift.prox import Identity as IdentityActivation
 from torchlift.prox import ProximalActivation
-from torchlift.training.draws import LayerStart, clear_bias, default, weight_of
+from torchlift.training.starts.draws import LayerStart, clear_bias, default, weight_of
 
 #: Points of a range at which σ(t + b) is compared with t.
 POINTS = 513

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,13 @@ from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.networks import Chain, Network
 from torchlift.operators.context import map_context
 from torchlift.training.constant_answer import constant_loss
-from torchlift.training.draws import LayerStart
-from torchlift.training.identity_start import identity_start
-from torchlift.training.layerwise import Sample, identity_fit, layer_wise
-from torchlift.training.lsuv import dead_layers, lsuv
 from torchlift.training.modules import apply, in_mode
-from torchlift.training.recording import AFFINE, lsuv_of_module, record
-from torchlift.training.scaled_start import explodes, matched_start, mean_loss, scaled_start
+from torchlift.training.starts.draws import LayerStart
+from torchlift.training.starts.identity import identity_start
+from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
+from torchlift.training.starts.lsuv import dead_layers, lsuv
+from torchlift.training.starts.recording import AFFINE, lsuv_of_module, record
+from torchlift.training.starts.scaled import explodes, matched_start, mean_loss, scaled_start
 
 #: Samples on which starts are compared at most.
 HELD_OUT = 500
@@ -133,42 +133,129 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
       else matched, and all other weights kept.
     """
     probe = trial.draw(trial.probe)
-    dead = _dead(network, probe)
-    chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
-    labels = trial.loss is None or isinstance(trial.loss, CrossEntropy) or not probe.x.is_floating_point()
-    restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
-    poor = restores and trial.loss is not None and _worse_than_input(network, probe, trial.loss)
-    healthy = not dead and not poor and trial.rescales
-    large = healthy and trial.loss is not None and explodes(network, probe, trial.loss)
-    if not dead and not poor and not large:
+    findings = _look(network, probe, trial)
+    if findings.healthy:
         return _kept(network, "no layer is dead")
-    base = "lsuv" if dead else "scaled" if large else AS_GIVEN
-    names = [base, AS_GIVEN] if base != AS_GIVEN and trial.loss is not None else [base]
-    names[1:1] = ["matched"] if large and not labels else []
-    if not large and trial.loss is not None and chain is not None and trial.loss.smooth and probe.context is None:
-        names += ["identity", "identity-fit"] if restores else []
-        names += ["layer-wise"] if trial.samples(chain) > 0 else []
-    sample = probe
-    if len(names) > 1:  # only then: with a time limit, the number of samples is found by timing some steps
-        rest = trial.affordable / len(names)
-        if rest < CANDIDATE:
-            names = [base]
-        fitted = int(min(rest, HELD_OUT)) if chain is None else max(trial.samples(chain), FEWEST)
-        if chain is not None and "identity-fit" in names:
-            fitted = max(fitted, trial.output_samples(chain))
-        sample = trial.draw(fitted + min(HELD_OUT, fitted)) if len(names) > 1 else probe
-    if len(names) == 1 or len(sample.y) < FEWEST:
-        revives = bool(dead) and (trial.loss is None or chain is not None)
-        for name in ("scaled", "matched") if large else (base,) if revives else ():
-            if (layers := _attempt(network, name, probe, trial, generator)) is not None:
-                return Choice(name, _reason(dead), {}, layers)
-        return _kept(network, "")
+    names = _candidates(findings, probe, trial)
+    sample = _enough_samples(names, findings, trial)
+    if sample is None:
+        return _remedied(network, findings, probe, trial, generator)
+    return _compared(network, names, findings, sample, trial, generator)
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What a few samples say about the given weights.
+
+    Arguments:
+        chain: the network as a chain; None for modules that are none.
+        dead: the layers that respond to no input, by number or name.
+        labels: whether targets are labels, or there are none.
+        restores: whether targets have the shape of the inputs, which all layers are wide enough to hand on.
+        poor: whether the input itself is a better answer than the network's.
+        large: whether the outputs are so far off that a constant answer is better by far.
+    """
+
+    chain: Chain | None
+    dead: tuple[str, ...]
+    labels: bool
+    restores: bool
+    poor: bool
+    large: bool
+
+    @property
+    def healthy(self) -> bool:
+        return not self.dead and not self.poor and not self.large
+
+    @property
+    def base(self) -> str:
+        """The start that needs no comparison."""
+        return "lsuv" if self.dead else "scaled" if self.large else AS_GIVEN
+
+    @property
+    def reason(self) -> str:
+        if not self.dead:
+            return "outputs were far off"
+        return f"layer {self.dead[0]} was dead" if len(self.dead) == 1 else f"{len(self.dead)} layers were dead"
+
+
+def _look(network: nn.Module, probe: Batch, trial: Trial) -> _Findings:
+    chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
+    dead, loss = _dead(network, probe), trial.loss
+    labels = loss is None or isinstance(loss, CrossEntropy) or not probe.x.is_floating_point()
+    restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
+    poor = restores and loss is not None and _worse_than_input(network, probe, loss)
+    healthy = not dead and not poor and trial.rescales
+    large = healthy and loss is not None and explodes(network, probe, loss)
+    return _Findings(chain, dead, labels, restores, poor, large)
+
+
+def _candidates(findings: _Findings, probe: Batch, trial: Trial) -> list[str]:
+    """The starts that apply, the one that needs no comparison first."""
+    names = [findings.base]
+    if trial.loss is None:
+        return names
+    if findings.large and not findings.labels:
+        names.append("matched")
+    if findings.base != AS_GIVEN:
+        names.append(AS_GIVEN)
+    if not findings.large and findings.chain is not None and trial.loss.smooth and probe.context is None:
+        names += ["identity", "identity-fit"] if findings.restores else []
+        names += ["layer-wise"] if trial.samples(findings.chain) > 0 else []
+    return names
+
+
+def _enough_samples(names: list[str], findings: _Findings, trial: Trial) -> Batch | None:
+    """Samples for fits and others that are held out; None where the budget or the data are too small to compare."""
+    if len(names) == 1:  # so that with a time limit no steps are timed to find the number of samples
+        return None
+    chain, rest = findings.chain, trial.affordable / len(names)
+    if rest < CANDIDATE:
+        return None
+    fitted = int(min(rest, HELD_OUT)) if chain is None else max(trial.samples(chain), FEWEST)
+    if chain is not None and "identity-fit" in names:
+        fitted = max(fitted, trial.output_samples(chain))
+    sample = trial.draw(fitted + min(HELD_OUT, fitted))
+    return sample if len(sample.y) >= FEWEST else None
+
+
+def _remedied(
+    network: nn.Module, findings: _Findings, probe: Batch, trial: Trial, generator: torch.Generator | None
+) -> Choice:
+    """Without a comparison: what is known to help."""
+    revives = bool(findings.dead) and (trial.loss is None or findings.chain is not None)
+    for name in ("scaled", "matched") if findings.large else (findings.base,) if revives else ():
+        if (layers := _attempt(network, name, probe, trial, generator)) is not None:
+            return Choice(name, findings.reason, {}, layers)
+    return _kept(network, "")
+
+
+class _Start(NamedTuple):
+    """A candidate before its short run, and its held-out loss after it."""
+
+    name: str
+    loss: float
+    network: nn.Module
+    layers: tuple[LayerStart, ...]
+
+
+def _compared(
+    network: nn.Module,
+    names: list[str],
+    findings: _Findings,
+    sample: Batch,
+    trial: Trial,
+    generator: torch.Generator | None,
+) -> Choice:
+    """The candidate with the least held-out loss after a short run."""
+    assert trial.loss is not None  # or there would be one name only
     held = min(HELD_OUT, len(sample.y) // 5)
     seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))
-    losses: dict[str, float] = {}
-    best: tuple[float, nn.Module, tuple[LayerStart, ...]] | None = None
+    responds = RESPONDS * constant_loss(trial.loss, seen.x, unseen.x) if findings.dead else math.inf
     seed = torch.Generator() if generator is None else generator
     state = seed.get_state()
+    losses: dict[str, float] = {}
+    best: _Start | None = None
     for name in names:
         candidate = copy.deepcopy(network)
         seed.set_state(state)  # so that no candidate depends on which others there are
@@ -178,22 +265,20 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
         start = copy.deepcopy(candidate)
         with torch.random.fork_rng(devices=()):
             losses[name] = _loss_after(candidate, trial, seen, unseen, len(names))
-        assert trial.loss is not None  # or there would be one name only
         alternative = name == AS_GIVEN or best is not None
-        if dead and alternative and not losses[name] < RESPONDS * constant_loss(trial.loss, seen.x, unseen.x):
+        if findings.dead and alternative and not losses[name] < responds:
             continue
-        factor = WORTH if best is not None and names[0] in losses and best[0] == losses[names[0]] else 1.0
-        if math.isfinite(losses[name]) and (best is None or losses[name] < factor * best[0]):
-            best = losses[name], start, layers
+        share = WORTH if best is not None and best.name == names[0] else 1.0
+        if math.isfinite(losses[name]) and (best is None or losses[name] < share * best.loss):
+            best = _Start(name, losses[name], start, layers)
     if best is None:
         return _kept(network, "no other start applies")
     with torch.no_grad():
-        for own, chosen in zip(network.parameters(), best[1].parameters(), strict=True):
+        for own, chosen in zip(network.parameters(), best.network.parameters(), strict=True):
             own.copy_(chosen)
-    name = next(name for name, loss in losses.items() if loss == best[0])
-    tried = ", ".join(f"{other} {loss:.4g}" for other, loss in losses.items())
-    why = f"held-out loss {tried}" if poor and not dead else f"{_reason(dead)}; held-out loss {tried}"
-    return Choice(name, why, losses, best[2])
+    why = "held-out loss " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses.items())
+    return Choice(best.name, why if findings.poor and not findings.dead else f"{findings.reason}; {why}",
+                  losses, best.layers)  # fmt: skip
 
 
 def hand_on(network: nn.Module, example: Batch) -> bool:
@@ -330,12 +415,6 @@ def _layers(network: nn.Module) -> list[str]:
     if isinstance(network, Chain):
         return [str(layer.name) for layer in network.layers() if layer.name is not None]
     return [name for name, part in network.named_modules() if type(part) in AFFINE]
-
-
-def _reason(dead: tuple[str, ...]) -> str:
-    if not dead:
-        return "outputs were far off"
-    return f"layer {dead[0]} was dead" if len(dead) == 1 else f"{len(dead)} layers were dead"
 
 
 def _range(y: Tensor) -> tuple[float, float]:

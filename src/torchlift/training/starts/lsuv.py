@@ -32,7 +32,7 @@ from torchlift.networks.chain import ChainLayer
 from torchlift.networks.reader import Site
 from torchlift.operators import Context
 from torchlift.operators.context import map_context
-from torchlift.training.draws import LayerStart, clear_bias, weight_of
+from torchlift.training.starts.draws import LayerStart, clear_bias, weight_of
 
 #: Least share of responses that a rescaled layer has alive, where a spread of at most `WIDEST` permits it.
 ALIVE, WIDEST = 0.3, 2.0**10

@@ -22,13 +22,13 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
-from torchlift.training.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
-from torchlift.training.draws import DRAWS, LayerStart
-from torchlift.training.identity_start import Range, identity_start
-from torchlift.training.layerwise import Sample, identity_fit, layer_wise
-from torchlift.training.lsuv import lsuv
 from torchlift.training.modules import like
-from torchlift.training.recording import lsuv_of_module
+from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
+from torchlift.training.starts.draws import DRAWS, LayerStart
+from torchlift.training.starts.identity import Range, identity_start
+from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
+from torchlift.training.starts.lsuv import lsuv
+from torchlift.training.starts.recording import lsuv_of_module
 
 Data: TypeAlias = Tensor | Sequence[Tensor]
 

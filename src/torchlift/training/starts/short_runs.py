@@ -16,14 +16,14 @@ from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
 from torchlift.operators.context import map_context
-from torchlift.training.choose import AS_GIVEN, Choice, Trial, choose
-from torchlift.training.draws import weight_of
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
 from torchlift.training.safeguard import first_samples, judged_samples
+from torchlift.training.starts.choose import AS_GIVEN, Choice, Trial, choose
+from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.initialise import initialise_weights, looks_at_loss
 from torchlift.training.step import TrainStep
-from torchlift.training.weights import initialise_weights, looks_at_loss
 
 #: Part of the budget of a phase that its start may use: half of it for fits, half for short runs.
 PART = 0.1
