@@ -17,8 +17,8 @@ import torchlift as tl
 from contracts.network_cases import CASES
 from torchlift.lab.benchmarks.step_modules import Depthwise, GatedMLP, Transformer, UNet, residual_18
 from torchlift.prox import ACTIVATIONS
-from torchlift.sweeps import Perturbation, checkpoint_contexts, sweeping
-from torchlift.sweeps.activation import perturbed
+from torchlift.sweeps import Centring, Perturbation, checkpoint_contexts, sweeping
+from torchlift.sweeps.activation import as_called, perturbed
 from torchlift.sweeps.perturbation import Activation
 
 SMALL = 1e-5
@@ -294,6 +294,45 @@ def test_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = gradients(module, sweeping(), y)
     assert distance(exact, rounded) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("function", [torch.relu, F.softshrink])
+def test_closed_forms_in_half_precision_round_no_more_than_their_result(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    v, g = randn(31, 400).to(dtype), randn(32, 400).to(dtype)
+    for size in (0.1, 1.0, 10.0):
+        difference = as_called(function, (), {}).difference
+        assert difference is not None
+        residual = difference(v, g, size)
+        high, low = (function(v.double() + sign * size * g.double()) for sign in (1, -1))
+        assert residual.dtype is dtype
+        error = (residual.double() - (high - low) / (2 * size)).abs()
+        assert bool((error <= 2 * torch.finfo(dtype).eps * g.double().abs()).all())
+
+
+def test_sizes_do_not_depend_on_the_order_of_memory() -> None:
+    """Statistics look at some entries of every sample, of all channels and columns, in either order."""
+    v, g, sigma = randn(33, 20, 16, 24, 24), randn(34, 20, 16, 24, 24), Activation(torch.tanh, torch.tanh_, True)
+    v[:, ::2] *= 5
+    v[..., 0] = 0
+    every = 0.1 * float(v.square().mean().sqrt() / g.square().mean().sqrt())
+    for order in (torch.contiguous_format, torch.channels_last):
+        _, size = Perturbation().response(sigma, v.contiguous(memory_format=order), g.contiguous(memory_format=order))
+        assert size == pytest.approx(every, rel=0.1)
+
+
+def test_mean_inputs_in_half_precision_are_those_of_single() -> None:
+    layer, u = nn.Conv2d(3, 4, 3, padding=1), torch.rand(50, 3, 64, 64)
+    means = []
+    for inputs in (u.bfloat16(), u.bfloat16().float()):
+        centring = Centring(layer)
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(inputs).float().sum().backward()
+        means.append(centring.take()[0].inputs)
+    assert means[0].dtype is torch.float32
+    assert torch.allclose(*means, rtol=1e-5)
 
 
 def test_no_other_device_waits() -> None:
