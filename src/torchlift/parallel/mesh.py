@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
@@ -27,6 +27,8 @@ TIMEOUT = 300.0
 ANSWER = 2.0
 #: Bytes from which on a tensor is summed where it lies; smaller ones are summed together in a copy.
 LARGE = 1 << 18
+#: Bytes of results from which on work is divided among processes: below, it takes as long as the exchange.
+WORTH = 1 << 20
 
 
 class MeshError(TorchliftError, RuntimeError):
@@ -151,6 +153,37 @@ class Mesh:
         self._wait(dist.all_gather(tensors, tensor, group=self.group(axis), async_op=True), "a collection")
         return tensors
 
+    def divide(
+        self, function: Callable[[list[Tensor]], list[Tensor]], tensors: Sequence[Tensor], axis: Axis
+    ) -> list[Tensor]:
+        """function(tensors), of which every process makes a share for all.
+
+        Arguments:
+            function: gives one tensor for each, of its shape and dtype, which does not depend on the others.
+            tensors: the same on all processes of the axis, of one dtype.
+            axis: the processes.
+        """
+        count = self._length(axis)
+        if count == 1 or len(tensors) == 1 or sum(map(_bytes, tensors)) < WORTH:
+            return function(list(tensors))
+        shares: list[list[int]] = [[] for _ in range(count)]
+        sizes = [0] * count
+        for place in sorted(range(len(tensors)), key=lambda place: -tensors[place].numel()):
+            lightest = sizes.index(min(sizes))
+            shares[lightest].append(place)
+            sizes[lightest] += tensors[place].numel()
+        own = self.data_rank if axis == "data" else self.layer_rank
+        made = tensors[0].new_zeros(max(sizes))
+        if shares[own]:
+            results = function([tensors[place] for place in shares[own]])
+            torch.cat([result.reshape(-1) for result in results], out=made[: sizes[own]])
+        found = list(tensors)
+        for share, row in zip(shares, self.gather(made, axis), strict=True):
+            parts = row[: sum(tensors[place].numel() for place in share)].split([tensors[p].numel() for p in share])
+            for place, part in zip(share, parts, strict=True):
+                found[place] = part.view(tensors[place].shape)
+        return found
+
     def texts(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""
         if self.size == 1:
@@ -238,6 +271,7 @@ class Transfer:
             self.mesh._wait(work, f"an exchange with {self.mesh.name(rank)}")
 
 
+@dataclass(eq=False)
 class Sums:
     """Sums over processes that are on their way, large tensors one by one and small ones together.
 
@@ -249,14 +283,16 @@ class Sums:
         weight: what this process's tensors count (0 takes NaN too).
     """
 
-    def __init__(self, mesh: Mesh, axis: Axis | None, weight: float) -> None:
-        self.mesh, self.axis, self.weight = mesh, axis, weight
-        self._works: list[dist.Work | None] = []
-        self._small: list[Tensor] = []
-        """Those that wait for others to make one message with, `_gathered` bytes so far."""
-        self._gathered = 0
-        self._joined: list[tuple[list[Tensor], Tensor]] = []
-        """Small tensors, and all of them in one, which is summed in their place."""
+    mesh: Mesh
+    axis: Axis | None
+    weight: float
+    _works: list[dist.Work | None] = field(default_factory=list)
+    _small: list[Tensor] = field(default_factory=list)
+    """Those that wait for others to make one message with."""
+    _gathered: int = 0
+    """Their bytes."""
+    _joined: list[tuple[list[Tensor], Tensor]] = field(default_factory=list)
+    """Small tensors, and all of them in one, which is summed in their place."""
 
     def add(self, *tensors: Tensor) -> None:
         """Begin to sum further tensors; small ones wait until there are enough of them."""

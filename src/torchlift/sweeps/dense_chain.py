@@ -149,10 +149,11 @@ def _sweep(
     """Gradients of the tensors that need them, written where there is room for them, and of the input.
 
     Arguments:
-        later: takes the gradients of one layer or two, for whoever has time to make them; the rest is made here.
+        later: takes the gradients of a layer or two, for `mean` to make while it waits; what is left is made here.
         add: is told gradients that are complete.
     """
     stacks, activations, perturbation, mean = setting
+    later = deque() if later is None else later
     sigmas = {id(activation): None if isinstance(activation, Identity) else as_sigma(activation)
               for activation in activations}  # fmt: skip
     squares = mean_squares(before)
@@ -164,12 +165,10 @@ def _sweep(
         weight, bias = (g if g is None or weights.ndim == 2 else g[layer] for g in gradients[number : number + 2])
         if followed[j]:
             stacks[number // 2].answer(layer, inputs[j], residual)
-        if later is None:
-            _differentiate_layer(residual, inputs[j], weight, bias, add)
-        else:
-            later.append(partial(_differentiate_layer, residual, inputs[j], weight, bias, add))
-            while len(later) > (2 if j > 0 else 0):
-                later.popleft()()
+        later.append(partial(_differentiate_weight, residual, inputs[j], weight))
+        later.append(partial(_differentiate_bias, residual, weight, bias, add))
+        while later if mean is None or j == 0 else len(later) > 3:
+            later.popleft()()
         if j == 0 and not of_input:
             return gradients, None
         residual = torch.mm(residual, weights if weights.ndim == 2 else weights[layer])
@@ -178,12 +177,15 @@ def _sweep(
     return gradients, residual
 
 
-def _differentiate_layer(
-    residual: Tensor, u: Tensor, weight: Tensor | None, bias: Tensor | None, add: Callable[..., None] | None
-) -> None:
-    """The gradients of a layer with input u."""
+def _differentiate_weight(residual: Tensor, u: Tensor, weight: Tensor | None) -> None:
     if weight is not None:
         torch.mm(residual.T, u, out=weight)
+
+
+def _differentiate_bias(
+    residual: Tensor, weight: Tensor | None, bias: Tensor | None, add: Callable[..., None] | None
+) -> None:
+    """The last of a layer's gradients; then both are told."""
     if bias is not None:
         torch.sum(residual, 0, out=bias)
     if add is not None:

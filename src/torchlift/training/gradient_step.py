@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -31,7 +32,7 @@ from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
 from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.module_chain import ModuleChain
-from torchlift.sweeps.orthogonal import Factors
+from torchlift.sweeps.orthogonal import Factors, orthogonal_directions
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.step import (
     Needs,
@@ -350,6 +351,7 @@ class GradientStep(TrainStep):
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
             self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
+            self.optimiser.directions = partial(work.mesh.divide, orthogonal_directions, axis="data")
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
