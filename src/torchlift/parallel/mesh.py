@@ -177,12 +177,12 @@ class Mesh:
         if shares[own]:
             results = function([tensors[place] for place in shares[own]])
             torch.cat([result.reshape(-1) for result in results], out=made[: sizes[own]])
-        found = list(tensors)
-        for share, row in zip(shares, self.gather(made, axis), strict=True):
-            parts = row[: sum(tensors[place].numel() for place in share)].split([tensors[p].numel() for p in share])
+        together = list(tensors)
+        for share, size, row in zip(shares, sizes, self.gather(made, axis), strict=True):
+            parts = row[:size].split([tensors[place].numel() for place in share])
             for place, part in zip(share, parts, strict=True):
-                found[place] = part.view(tensors[place].shape)
-        return found
+                together[place] = part.view(tensors[place].shape)
+        return together
 
     def texts(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""

@@ -343,10 +343,7 @@ class GradientStep(TrainStep):
         self.batches = shard_batches(work.batches, work.mesh)
         self.optimiser = _make(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
-        # Layers in turn save most of the calls into torch, and dense ones have a closed form.
-        self._form: DenseForm | ModuleChain | Chain | None = None
-        if method.closed_forms:
-            self._form = _form_of(work.network)
+        self._form = _form_of(work.network) if method.closed_forms else None
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
@@ -551,7 +548,7 @@ def _clear(module: nn.Module) -> None:
 
 
 def _form_of(module: nn.Module) -> DenseForm | ModuleChain | Chain | None:
-    """A module as a chain that can be evaluated in fewer calls; None for every other one."""
+    """A module whose layers in turn save most of the calls into torch, dense ones in closed form; None for others."""
     if not isinstance(module, Chain):
         return DenseForm.of(module) or ModuleChain.of(module)
     dense = sum(run.count for run in module.dense_runs()) == len(module.sites) and module.output_run() is not None
