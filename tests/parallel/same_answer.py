@@ -21,6 +21,7 @@ from torchlift.liftings import MACQP, Bregman, Classical, Contrastive, Conventio
 from torchlift.objective import Objective, TrainingProblem
 from torchlift.objective.problem import Split
 from torchlift.parallel import Mesh, MeshShard, ShardedProblem, split_evenly, stage_of
+from torchlift.parallel import mesh as exchanges
 from torchlift.solvers import (
     FISTA,
     Backtracking,
@@ -126,6 +127,8 @@ Task: TypeAlias = Lifted | Trained
 def cases(processes: str) -> dict[str, Callable[[], Any]]:
     """Tasks on all meshes of a world; each is done alone by one process only."""
     count, alone = int(processes), dict[str, Outcome]()
+    if count > 1:
+        exchanges.WORTH = 0  # these layers are all small, and are to be divided too
     known = _lifted() | _exact() | _coupled() | _runs()
     plan = _plan(count)
     tasks = {name: known[name] for name in dict.fromkeys(name for names in plan.values() for name in names)}
@@ -155,10 +158,11 @@ def _plan(processes: int) -> dict[str, list[str]]:
         layered.remove("contrastive, convolutional")
         both = [*lifted, exact[1], *layered]
         return {"data=2,layers=1": [*third[0], *exact, *_coupled(), *data], "data=1,layers=2": both}
+    uneven = ["sweeps, orthogonal steps", "batches of 1 and 2 samples"]
     return {
         "data=2,layers=2": [*third[0], exact[1], "random start", "contrastive, few steps"],
         "data=1,layers=4": third[1],
-        "data=4,layers=1": [*third[2], "sweeps", "sweeps, a module", "batches of 1 and 2 samples"],
+        "data=4,layers=1": [*third[2], "sweeps", "sweeps, a module", *uneven],
     }
 
 
@@ -236,6 +240,7 @@ def _runs() -> dict[str, Trained]:
         "sweeps, full batch": Trained({"batch_size": "full"}),
         "sweeps, a module": Trained(swept, "module"),
         "sweeps, flat units": Trained(swept, "flat"),
+        "sweeps, orthogonal steps": Trained(swept, "narrow"),
         "Adam on sweeps": Trained({**swept, "solver": centred}),
         "back-propagation": Trained(back),
         "torch": Trained({**back, "solver": partial(torch.optim.SGD, lr=0.1)}),

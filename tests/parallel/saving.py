@@ -17,6 +17,7 @@ from parallel import shapes
 from torchlift.io import Checkpoints
 from torchlift.liftings import Bregman
 from torchlift.parallel import Mesh, as_mesh
+from torchlift.parallel import mesh as exchanges
 from torchlift.solvers import (
     Backtracking,
     BlockCoordinateDescent,
@@ -37,11 +38,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "learned": {"lifting": Bregman(0.5), "batch_size": "full", "solver": ProximalGradient(Backtracking())},
     "sweeps": {"batch_size": 10, "solver": SweepDescent()},
     "module": {"batch_size": 10},
+    "narrow": {"batch_size": 10},
     "Adam": {"batch_size": 10, "solver": torch.optim.Adam},
     "warm": {
         "lifting": Bregman(), "batch_size": 10, "states": "warm", "solver": LinearisedBCD(ProximalGradient(0.05)),
     },
 }  # fmt: skip
+
+OWN_NETWORK = ("module", "learned", "narrow")
+"""Runs of the network that they are called by."""
 
 #: (run, where it is stopped, where it goes on); "alone" is one process without a mesh.
 MOVES = (
@@ -58,6 +63,8 @@ MOVES = (
     ("sweeps", "alone", "data=4"),
     ("module", "data=4", "alone"),
     ("module", "data=4", "data=4"),
+    ("narrow", "data=4", "data=4"),
+    ("narrow", "data=4", "alone"),
     ("Adam", "data=4", "alone"),
     ("warm", "data=4", "data=4"),
     ("warm", "data=4", "alone"),
@@ -67,7 +74,9 @@ MOVES = (
 
 def train(name: str, folder: Path | None = None, **settings: Any) -> tl.training.Training:
     """A run of eight steps, three to an epoch; `callback` stops it in the middle."""
-    net = shapes.network({"lifted": "resnet", "module": "module", "learned": "learned"}.get(name, "mlp"))
+    net = shapes.network(
+        {"lifted": "resnet", "module": "module", "learned": "learned", "narrow": "narrow"}.get(name, "mlp")
+    )
     options = {"steps": STEPS, "evaluate_every": STOP, "progress": False, "folder": folder, **RUNS[name]}
     return tl.train(net, shapes.data(net, 21), **called(options | settings))
 
@@ -86,6 +95,7 @@ def place(folder: Path, name: str, mesh: str) -> Path:
 
 def cases(folder: str) -> dict[str, Callable[[], Any]]:
     root = Path(folder)
+    exchanges.WORTH = 0  # these layers are all small, and are to be divided too
     found: dict[str, Callable[[], Any]] = {}
     for name, mesh in dict.fromkeys((name, mesh) for name, mesh, _ in MOVES if mesh != "alone"):
         found[f"stop {name} {mesh}"] = partial(_stop, name, place(root, name, mesh), mesh)

@@ -43,6 +43,18 @@ class Flat(nn.Sequential):
         self.double()
 
 
+class Narrow(nn.Sequential):
+    """Matrices whose steps are orthogonalised, one of them frozen."""
+
+    in_shape, out_shape = (5,), (3,)
+
+    def __init__(self) -> None:
+        parts = [part for _ in range(4) for part in (nn.Linear(17, 17), nn.Tanh())]
+        super().__init__(nn.Linear(5, 17), nn.Tanh(), *parts, nn.Linear(17, 3))
+        self[4].requires_grad_(False)
+        self.double()
+
+
 def network(kind: str, seed: int = 1, scale: float = 1.0) -> Any:
     """Four layers or more, so that four processes have one each; parameters times a factor."""
     chosen = _network(kind, seed)
@@ -52,7 +64,7 @@ def network(kind: str, seed: int = 1, scale: float = 1.0) -> Any:
     return chosen
 
 
-def _network(kind: str, seed: int) -> Chain | Module | Flat:
+def _network(kind: str, seed: int) -> Chain | Module | Flat | Narrow:
     generator = torch.Generator().manual_seed(seed)
     if kind == "mlp":
         return MLP([5, 7, 7, 4, 7, 3], generator=generator, dtype=torch.float64)
@@ -62,8 +74,8 @@ def _network(kind: str, seed: int) -> Chain | Module | Flat:
     if kind == "learned":  # a threshold in each of four layers
         parts = [p for n in (5, 4, 4, 4) for p in (nn.Linear(n, 4), ActivationModule(_soft_threshold()))]
         return lift(nn.Sequential(*parts, nn.Linear(4, 2)).double(), (5,))
-    if kind in ("module", "flat"):
-        return Module() if kind == "module" else Flat()
+    if kind in (others := {"module": Module, "flat": Flat, "narrow": Narrow}):
+        return others[kind]()
     modules = nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(),
         nn.Conv2d(2, 1, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2),
@@ -75,7 +87,7 @@ def _soft_threshold() -> SoftThreshold:
     return SoftThreshold(nn.Parameter(torch.tensor(0.05, dtype=torch.float64)))
 
 
-def data(net: Chain | Module | Flat, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
+def data(net: Chain | Module | Flat | Narrow, samples: int, seed: int = 3) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(samples, *net.in_shape, generator=generator, dtype=torch.float64)
     return y, torch.randn(samples, *net.out_shape, generator=generator, dtype=torch.float64)

@@ -175,6 +175,26 @@ def test_closed_forms_are_left_alone_where_somebody_listens() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain.parameters(), heard.parameters(), strict=True))
 
 
+def test_chains_are_left_alone_where_somebody_listens_or_goes_another_way() -> None:
+    """A hook of the network, or a forward pass of its own; observers of its layers change nothing."""
+
+    class Doubled(tl.networks.MLP):
+        def forward(self, y: Tensor, context: Any = None) -> Tensor:
+            return 2 * super().forward(y, context)
+
+    def trained(model: nn.Module) -> list[Tensor]:
+        tl.train(model, (Y, X), batch_size=20, steps=5, weights="keep", progress=False)
+        return list(model.parameters())
+
+    heard, doubled, calls = chain(), Doubled([5, 6, 3], generator=torch.Generator().manual_seed(0)), []
+    heard.register_forward_hook(lambda *_: calls.append(1))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(trained(chain()), trained(heard), strict=True))
+    assert len(calls) >= 5
+    same_again = copy.deepcopy(doubled)
+    same_again.register_forward_hook(lambda *_: None)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(trained(doubled), trained(same_again), strict=True))
+
+
 def test_layers_that_share_weights() -> None:
     """Closed forms write each gradient in one place, so they leave shared ones to autograd."""
     torch.manual_seed(0)

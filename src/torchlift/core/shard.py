@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -34,11 +35,24 @@ class Shard:
     def sum_(self, *tensors: Tensor) -> None:
         """Overwrite tensors that hold sums over the samples here by sums over all samples."""
 
+    @contextmanager
+    def summing(self) -> Iterator[Callable[..., None]]:
+        """`sum_` of what the function that is given here is called with: begun at once, and ended with the context.
+
+        All processes hand over the same tensors in the same order, and leave them alone from then on.
+        """
+        yield lambda *tensors: None
+
     def mean_(self, *tensors: Tensor) -> None:
         """Overwrite tensors that hold means over the samples here by means over all samples."""
 
-    def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over all samples from that over the samples here, which is left as it is."""
+    def mean(self, tensor: Tensor, meanwhile: Callable[[], object] | None = None) -> Tensor:
+        """The mean over all samples from that over the samples here, which is left as it is.
+
+        Arguments:
+            tensor: the mean over the samples here.
+            meanwhile: is called while the processes exchange theirs.
+        """
         return tensor
 
     def gather(self, tensor: Tensor, dim: int = 0) -> Tensor:

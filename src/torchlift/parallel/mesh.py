@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
@@ -27,6 +27,8 @@ TIMEOUT = 300.0
 ANSWER = 2.0
 #: Bytes from which on a tensor is summed where it lies; smaller ones are summed together in a copy.
 LARGE = 1 << 18
+#: Bytes of results from which on work is divided among processes: below, it takes as long as the exchange.
+WORTH = 1 << 20
 
 
 class MeshError(TorchliftError, RuntimeError):
@@ -111,7 +113,7 @@ class Mesh:
     def sum_(self, tensor: Tensor, axis: Axis | None = None) -> Tensor:
         """Overwrite a contiguous tensor by its sum over an axis, or over all processes."""
         if self._length(axis) > 1:
-            self.traffic.reduced += tensor.numel() * tensor.element_size()
+            self.traffic.reduced += _bytes(tensor)
             work = dist.all_reduce(tensor, group=self.group(axis), async_op=True)
             self._wait(work, "a sum")
         return tensor
@@ -120,18 +122,12 @@ class Mesh:
         """`sum_` of many tensors of one dtype, times the weight of each process (0 takes NaN too)."""
         self.start_sums(tensors, axis, weight).wait()
 
-    def start_sums(self, tensors: Sequence[Tensor], axis: Axis | None = None, weight: float = 1.0) -> Sums:
-        """Begin `sum_all_`, large tensors one by one and all others as one; `Sums.wait` ends it."""
-        if self._length(axis) == 1 or not tensors:
-            return Sums(self, [], [], None)
-        small = [tensor for tensor in tensors if not summed_alone(tensor)]
-        flat = torch.cat([tensor.reshape(-1) for tensor in small]) if small else None
-        works = []
-        for tensor in (*filter(summed_alone, tensors), *(() if flat is None else (flat,))):
-            scaled = tensor.zero_() if not weight else tensor.mul_(weight) if weight != 1 else tensor
-            self.traffic.reduced += tensor.numel() * tensor.element_size()
-            works.append(dist.all_reduce(scaled, group=self.group(axis), async_op=True))
-        return Sums(self, works, small, flat)
+    def start_sums(self, tensors: Sequence[Tensor] = (), axis: Axis | None = None, weight: float = 1.0) -> Sums:
+        """Begin `sum_all_`: `Sums.add` takes further tensors, `Sums.wait` ends it."""
+        sums = Sums(self, axis, weight)
+        sums.add(*tensors)
+        sums.begin()
+        return sums
 
     def sum_numbers(self, numbers: Sequence[float], axis: Axis | None = None) -> list[float]:
         """Sums of numbers, in double precision."""
@@ -142,7 +138,7 @@ class Mesh:
     def broadcast_(self, tensor: Tensor, source: int, axis: Axis | None = None) -> Tensor:
         """Overwrite a contiguous tensor by that of the process number `source` of the axis."""
         if self._length(axis) > 1:
-            self.traffic.sent += tensor.numel() * tensor.element_size()
+            self.traffic.sent += _bytes(tensor)
             work = dist.broadcast(tensor, group=self.group(axis), group_src=source, async_op=True)
             self._wait(work, "a broadcast")
         return tensor
@@ -153,9 +149,40 @@ class Mesh:
             return [tensor]
         tensor = tensor.contiguous()
         tensors = [torch.empty_like(tensor) for _ in range(self._length(axis))]
-        self.traffic.sent += tensor.numel() * tensor.element_size()
+        self.traffic.sent += _bytes(tensor)
         self._wait(dist.all_gather(tensors, tensor, group=self.group(axis), async_op=True), "a collection")
         return tensors
+
+    def divide(
+        self, function: Callable[[list[Tensor]], list[Tensor]], tensors: Sequence[Tensor], axis: Axis
+    ) -> list[Tensor]:
+        """function(tensors), of which every process makes a share for all.
+
+        Arguments:
+            function: gives one tensor for each, of its shape and dtype, which does not depend on the others.
+            tensors: the same on all processes of the axis, of one dtype.
+            axis: the processes.
+        """
+        count = self._length(axis)
+        if count == 1 or len(tensors) == 1 or sum(map(_bytes, tensors)) < WORTH:
+            return function(list(tensors))
+        shares: list[list[int]] = [[] for _ in range(count)]
+        sizes = [0] * count
+        for place in sorted(range(len(tensors)), key=lambda place: -tensors[place].numel()):
+            lightest = sizes.index(min(sizes))
+            shares[lightest].append(place)
+            sizes[lightest] += tensors[place].numel()
+        own = self.data_rank if axis == "data" else self.layer_rank
+        made = tensors[0].new_zeros(max(sizes))
+        if shares[own]:
+            results = function([tensors[place] for place in shares[own]])
+            torch.cat([result.reshape(-1) for result in results], out=made[: sizes[own]])
+        together = list(tensors)
+        for share, size, row in zip(shares, sizes, self.gather(made, axis), strict=True):
+            parts = row[:size].split([tensors[place].numel() for place in share])
+            for place, part in zip(share, parts, strict=True):
+                together[place] = part.view(tensors[place].shape)
+        return together
 
     def texts(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""
@@ -185,7 +212,7 @@ class Mesh:
         group = self.group("layers")
         operations = [dist.P2POp(dist.isend, tensor, rank, group=group) for tensor, rank in send]
         operations += [dist.P2POp(dist.irecv, tensor, rank, group=group) for tensor, rank in receive]
-        self.traffic.sent += sum(tensor.numel() * tensor.element_size() for tensor, _ in send)
+        self.traffic.sent += sum(_bytes(tensor) for tensor, _ in send)
         self.traffic.calls += len(operations)
         try:
             works = dist.batch_isend_irecv(operations) if operations else []
@@ -244,28 +271,75 @@ class Transfer:
             self.mesh._wait(work, f"an exchange with {self.mesh.name(rank)}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sums:
-    """Sums over processes that are on their way."""
+    """Sums over processes that are on their way, large tensors one by one and small ones together.
+
+    Every process adds the same tensors in the same order, and leaves them alone until `wait` has ended.
+
+    Arguments:
+        mesh: the processes.
+        axis: the axis to sum over, or None for all processes.
+        weight: what this process's tensors count (0 takes NaN too).
+    """
 
     mesh: Mesh
-    works: list[dist.Work | None]
-    small: list[Tensor]
-    flat: Tensor | None
-    """The small tensors in one, summed in their place."""
+    axis: Axis | None
+    weight: float
+    _works: list[dist.Work | None] = field(default_factory=list)
+    _small: list[Tensor] = field(default_factory=list)
+    """Those that wait for others to make one message with."""
+    _gathered: int = 0
+    """Their bytes."""
+    _joined: list[tuple[list[Tensor], Tensor]] = field(default_factory=list)
+    """Small tensors, and all of them in one, which is summed in their place."""
+
+    def add(self, *tensors: Tensor) -> None:
+        """Begin to sum further tensors; small ones wait until there are enough of them."""
+        if self.mesh._length(self.axis) == 1:
+            return
+        for tensor in tensors:
+            if summed_alone(tensor):
+                self._start(tensor)
+            else:
+                self._small.append(tensor)
+                self._gathered += _bytes(tensor)
+        if self._gathered >= LARGE:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to sum all that were added."""
+        if len(self._small) == 1 and self._small[0].is_contiguous():
+            self._start(self._small[0])
+        elif self._small:
+            flat = torch.cat([tensor.reshape(-1) for tensor in self._small])
+            self._joined.append((self._small, flat))
+            self._start(flat)
+        self._small, self._gathered = [], 0
 
     def wait(self) -> None:
         """Until the tensors hold their sums."""
-        for work in self.works:
+        self.begin()
+        for work in self._works:
             self.mesh._wait(work, "a sum")
-        if self.flat is not None:
-            for tensor, part in zip(self.small, self.flat.split([t.numel() for t in self.small]), strict=True):
+        for tensors, flat in self._joined:
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
+        self._works, self._joined = [], []
+
+    def _start(self, tensor: Tensor) -> None:
+        scaled = tensor.zero_() if not self.weight else tensor.mul_(self.weight) if self.weight != 1 else tensor
+        self.mesh.traffic.reduced += _bytes(tensor)
+        self._works.append(dist.all_reduce(scaled, group=self.mesh.group(self.axis), async_op=True))
 
 
 def summed_alone(tensor: Tensor) -> bool:
     """Whether a tensor is summed where it lies."""
-    return tensor.is_contiguous() and tensor.numel() * tensor.element_size() >= LARGE
+    return tensor.is_contiguous() and _bytes(tensor) >= LARGE
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def parse_mesh(text: str) -> dict[Axis, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,6 +68,12 @@ class MeshShard(Shard):
     def sum_(self, *tensors: Tensor) -> None:
         self.mesh.sum_all_(tensors, "data", float(self.counted))
 
+    @contextmanager
+    def summing(self) -> Iterator[Callable[..., None]]:
+        sums = self.mesh.start_sums((), "data", float(self.counted))
+        yield sums.add
+        sums.wait()
+
     def mean_number(self, value: float) -> float:
         """The mean over all samples from the mean over the samples here."""
         return self.mesh.sum_numbers([value * self.weight if self.counted else 0.0], "data")[0]
@@ -78,9 +85,12 @@ class MeshShard(Shard):
         """Begin `mean_`; until `Sums.wait` has ended it, the tensors must be left alone."""
         return self.mesh.start_sums(tensors, "data", self.weight)
 
-    def mean(self, tensor: Tensor) -> Tensor:
+    def mean(self, tensor: Tensor, meanwhile: Callable[[], object] | None = None) -> Tensor:
         mean = tensor.clone()
-        self.mean_(mean)
+        sums = self.start_means(mean)
+        if meanwhile is not None:
+            meanwhile()
+        sums.wait()
         return mean
 
     def gather(self, tensor: Tensor, dim: int = 0) -> Tensor:

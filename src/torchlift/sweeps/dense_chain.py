@@ -7,13 +7,17 @@ its nodes cost as much as the arithmetic of small layers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from torchlift.core.shard import Shard
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.sweeps.activation import as_sigma, perturbed, plain_functions
@@ -44,7 +48,7 @@ def differentiate_dense_chain(
     stacks: Sequence[DenseStack],
     activations: Sequence[ProximalActivation],
     perturbation: Perturbation,
-    mean: Mean | None,
+    shard: Shard,
     loss: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor] | None:
     """Write the sweep's gradients of loss(chain(y)) over `.grad`; returns the loss and chain(y).
@@ -52,6 +56,9 @@ def differentiate_dense_chain(
     Memory of earlier gradients is used again: to ask the system for it costs as much as a pass over it.
     Autograd sees nothing but the loss. None, and nothing is done, where it is needed for more: for the gradient of y,
     learned activations, autocast, hooks of parameters, layers that share them.
+
+    Where many processes share a batch, loss and gradients are sums over all of them. Products with inputs, for
+    gradients, are made while statistics of signals are exchanged, and the sum of a gradient begins once it is there.
     """
     tensors = _tensors(stacks)
     if y.requires_grad or transformed() or _left_to_autograd(y, activations) or any(map(_has_hooks, tensors)):
@@ -63,15 +70,20 @@ def differentiate_dense_chain(
     output.requires_grad_()
     value = loss(output)
     (signal,) = torch.autograd.grad(value, output)
-    with torch.no_grad(), plain_functions():
+    value = value.detach()
+    with torch.no_grad(), plain_functions(), nullcontext() if shard.whole else shard.summing() as add:
         needed = [tensor is not None and tensor.requires_grad for tensor in tensors]
-        setting = stacks, activations, perturbation, mean
         buffers = [_buffer(tensor) if n else None for tensor, n in zip(tensors, needed, strict=True)]
-        gradients, _ = _sweep(setting, inputs, before, followed, tensors, buffers, False, signal)
-        for tensor, gradient in zip(tensors, gradients, strict=True):
-            if tensor is not None:
-                tensor.grad = gradient
-    return value.detach(), output.detach()
+        later: deque[Callable[[], None]] = deque()
+        mean = None if shard.whole else partial(shard.mean, meanwhile=lambda: later and later.popleft()())
+        setting = stacks, activations, perturbation, mean
+        gradients, _ = _sweep(setting, inputs, before, followed, tensors, buffers, False, signal, later, add)
+        if add is not None:
+            add(value)
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        if tensor is not None:
+            tensor.grad = gradient
+    return value, output.detach()
 
 
 class _DenseChain(torch.autograd.Function):
@@ -131,29 +143,53 @@ def _sweep(
     gradients: list[Tensor | None],
     of_input: bool,
     residual: Tensor,
+    later: deque[Callable[[], None]] | None = None,
+    add: Callable[..., None] | None = None,
 ) -> tuple[list[Tensor | None], Tensor | None]:
-    """Gradients of the tensors that need them, written where there is room for them, and of the input."""
+    """Gradients of the tensors that need them, written where there is room for them, and of the input.
+
+    Arguments:
+        later: takes the gradients of a layer or two, for `mean` to make while it waits; what is left is made here.
+        add: is told gradients that are complete.
+    """
     stacks, activations, perturbation, mean = setting
+    later = deque() if later is None else later
     sigmas = {id(activation): None if isinstance(activation, Identity) else as_sigma(activation)
               for activation in activations}  # fmt: skip
     squares = mean_squares(before)
     places = [(2 * number, layer) for number, stack in enumerate(stacks) for layer in range(stack.layers)]
     for j in reversed(range(len(inputs))):
         number, layer = places[j]
-        if followed[j]:
-            stacks[number // 2].answer(layer, inputs[j], residual)
-        if (weight := gradients[number]) is not None:
-            torch.mm(residual.T, inputs[j], out=weight if weight.ndim == 2 else weight[layer])
-        if (bias := gradients[number + 1]) is not None:
-            torch.sum(residual, 0, out=bias if bias.ndim == 1 else bias[layer])
-        if j == 0 and not of_input:
-            return gradients, None
         weights = tensors[number]
         assert weights is not None
+        weight, bias = (g if g is None or weights.ndim == 2 else g[layer] for g in gradients[number : number + 2])
+        if followed[j]:
+            stacks[number // 2].answer(layer, inputs[j], residual)
+        later.append(partial(_differentiate_weight, residual, inputs[j], weight))
+        later.append(partial(_differentiate_bias, residual, weight, bias, add))
+        while later if mean is None or j == 0 else len(later) > 3:
+            later.popleft()()
+        if j == 0 and not of_input:
+            return gradients, None
         residual = torch.mm(residual, weights if weights.ndim == 2 else weights[layer])
         if j > 0 and (sigma := sigmas[id(activations[j - 1])]) is not None:
             residual, _ = perturbation.response(sigma, before[j - 1], residual, mean, square=squares[j - 1])
     return gradients, residual
+
+
+def _differentiate_weight(residual: Tensor, u: Tensor, weight: Tensor | None) -> None:
+    if weight is not None:
+        torch.mm(residual.T, u, out=weight)
+
+
+def _differentiate_bias(
+    residual: Tensor, weight: Tensor | None, bias: Tensor | None, add: Callable[..., None] | None
+) -> None:
+    """The last of a layer's gradients; then both are told."""
+    if bias is not None:
+        torch.sum(residual, 0, out=bias)
+    if add is not None:
+        add(*(gradient for gradient in (weight, bias) if gradient is not None))
 
 
 def _buffer(tensor: Tensor | None) -> Tensor | None:

@@ -155,6 +155,8 @@ class RelativeStep(torch.optim.Optimizer):
         groups: Any = params if module is None else parameter_groups(module)
         self.mean_inputs: Callable[[list[Mean]], None] | None = None
         """Makes mean inputs those of all processes that share a batch; None where the whole batch is here."""
+        self.directions: Callable[[list[Tensor]], list[Tensor]] = orthogonal_directions
+        """Makes steps of orthogonalised layers from their momenta; processes that have the same ones divide this."""
         self.averaging = True
         """Whether parameters take part in the average: False while the loss says that they had better not."""
         self._parts: list[_Part] | None = None
@@ -413,7 +415,7 @@ class RelativeStep(torch.optim.Optimizer):
             vector.tolist() if part.host else _like(momenta, vector.unbind(0)) for vector in (lengths, shrinkage)
         )
         tensors = part.layers_of(weights, part.tensors)
-        steps = torch._foreach_mul(orthogonal_directions(momenta), numbers)
+        steps = torch._foreach_mul(self.directions(momenta), numbers)
         torch._foreach_add_(steps, torch._foreach_mul(tensors, less))
         torch._foreach_sub_(tensors, steps)
         rows = iter(steps)

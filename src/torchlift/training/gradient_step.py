@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,17 +20,19 @@ from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
-from torchlift.networks.dense_chain import DenseForm
+from torchlift.networks import Chain
+from torchlift.networks.dense_chain import DenseForm, has_hooks
 from torchlift.objective import Objective
 from torchlift.objective.contrast import contrast
 from torchlift.parallel import ShardedBatches, shard_batches, stage_of
+from torchlift.parallel.gradients import backward
 from torchlift.parallel.partition import describe, partition
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
 from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.module_chain import ModuleChain
-from torchlift.sweeps.orthogonal import Factors
+from torchlift.sweeps.orthogonal import Factors, orthogonal_directions
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.step import (
     Needs,
@@ -122,7 +125,7 @@ class LossWatch:
         self.least = math.inf if least is None else float(least)
 
 
-_FORMS = (DenseForm, ModuleChain, type(None))
+_FORMS = (DenseForm, ModuleChain, Chain, type(None))
 
 
 @dataclass(frozen=True)
@@ -188,17 +191,18 @@ class GradientMethod(TrainMethod):
         """The context in which the loss is evaluated and differentiated."""
 
     def differentiate(
-        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | ModuleChain | None = None
+        self, work: Work, batch: Batch, shard: Shard, form: DenseForm | ModuleChain | Chain | None = None
     ) -> tuple[Tensor, Tensor]:
         """Put the gradient of the mean loss into `.grad`; returns the mean loss and the outputs.
 
-        Where many processes share a batch: this one's terms of the mean over all samples, so that signals inside the
-        network have the size that they have on one process.
+        Where many processes share a batch, this one goes back from its own terms of the mean over all samples, so that
+        signals inside the network have the size that they have on one process, and their gradients are summed
+        meanwhile. The outputs are those of its own samples.
         """
         try:
             y, x, context = batch
             if not isinstance(form, _FORMS):
-                invalid_type("differentiate form", "a DenseForm, a ModuleChain or None", form)
+                invalid_type("differentiate form", "a DenseForm, a ModuleChain, a Chain or None", form)
 
             def loss_of(output: Tensor) -> Tensor:
                 if output.shape != x.shape:  # labels, or targets that would be broadcast without a word
@@ -213,14 +217,14 @@ class GradientMethod(TrainMethod):
                 arguments = (y,) if context is None else (y, context)
                 output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
                 loss = loss_of(output)
-            loss.backward()
+            _go_back(loss, work.network, shard)
             return loss.detach(), output.detach()
         except Exception as error:
             explain(error)
             raise
 
     def by_form(
-        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm | ModuleChain | Chain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         """The same for a chain of layers, in fewer calls into torch; None where that does not serve."""
         return None
@@ -251,17 +255,19 @@ class SweepDescent(GradientMethod):
         return sweeping(self.perturbation, mean=None if shard.whole else shard.mean)
 
     def by_form(
-        self, form: DenseForm | ModuleChain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
+        self, form: DenseForm | ModuleChain | Chain, y: Tensor, shard: Shard, loss: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         try:
-            mean = None if shard.whole else shard.mean
             if isinstance(form, ModuleChain):
                 _clear(form.module)
-                output = form(y, sweeping(self.perturbation, mean=mean))
+                output = form(y, sweeping(self.perturbation, mean=None if shard.whole else shard.mean))
                 value = loss(output)
-                value.backward()
+                _go_back(value, form.module, shard)
                 return value.detach(), output.detach()
-            return differentiate_dense_chain(y, form.stacks(), form.activations, self.perturbation, mean, loss)
+            if isinstance(form, Chain):
+                form.check_input(y)
+            stacks = form.dense_stacks() if isinstance(form, Chain) else form.stacks()
+            return differentiate_dense_chain(y, stacks, form.activations, self.perturbation, shard, loss)
         except Exception as error:
             explain(error)
             raise
@@ -337,14 +343,12 @@ class GradientStep(TrainStep):
         self.batches = shard_batches(work.batches, work.mesh)
         self.optimiser = _make(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
-        # Layers in turn save most of the calls into torch, and dense ones have a closed form.
-        self._form: DenseForm | ModuleChain | None = None
-        if method.closed_forms:
-            self._form = DenseForm.of(work.network) or ModuleChain.of(work.network)
+        self._form = _form_of(work.network) if method.closed_forms else None
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
             self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
+            self.optimiser.directions = partial(work.mesh.divide, orthogonal_directions, axis="data")
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
@@ -435,11 +439,8 @@ class GradientStep(TrainStep):
         with torch.enable_grad():
             if self._differentiate is not None:
                 return self._differentiate(batch, shard)
-            form = self._form if self._form is not None and self._form.plain else None
-            loss, output = self.method.differentiate(self.work, batch, shard, form)
-        if not shard.whole:
-            shard.sum_(loss, *(p.grad for p in self.work.network.parameters() if p.grad is not None))
-        return loss, output
+            form = self._form if self._form is not None and _is_plain(self._form) else None
+            return self.method.differentiate(self.work, batch, shard, form)
 
     def _centred(self, centring: Centring) -> list[tuple[Mean, Tensor]]:
         """Centre the gradients; returns W ū of every layer, which the optimiser's step changes."""
@@ -544,6 +545,24 @@ def _clear(module: nn.Module) -> None:
     """As `zero_grad` of an optimiser does, which takes longer than steps of small layers."""
     for parameter in module.parameters():
         parameter.grad = None
+
+
+def _form_of(module: nn.Module) -> DenseForm | ModuleChain | Chain | None:
+    """A module whose layers in turn save most of the calls into torch, dense ones in closed form; None for others."""
+    if not isinstance(module, Chain):
+        return DenseForm.of(module) or ModuleChain.of(module)
+    dense = sum(run.count for run in module.dense_runs()) == len(module.sites) and module.output_run() is not None
+    return module if dense and type(module).forward is Chain.forward else None
+
+
+def _is_plain(form: DenseForm | ModuleChain | Chain) -> bool:
+    """Whether nobody listens to the layers but observers, which change nothing."""
+    return not has_hooks(form) if isinstance(form, Chain) else form.plain
+
+
+def _go_back(loss: Tensor, module: nn.Module, shard: Shard) -> None:
+    """Put the gradients of all samples into `.grad`, and make the loss theirs."""
+    loss.backward() if shard.whole else backward(loss, module.parameters(), shard)
 
 
 def factory_name(factory: Any) -> str:
