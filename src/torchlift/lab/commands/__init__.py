@@ -10,6 +10,6 @@ COMMANDS: dict[str, str] = {
     "bench photographs": "torchlift.lab.commands.bench_photographs:BenchPhotographs",
     "bench solvers": "torchlift.lab.commands.bench_solvers:BenchSolvers",
     "bench step": "torchlift.lab.commands.bench_step:BenchStep",
-    "bench training": "torchlift.lab.commands.bench_training:BenchTraining",
+    "bench training": "torchlift.lab.commands.bench_league:BenchTraining",
     "soak": "torchlift.lab.commands.soak:Soak",
 }

@@ -16,7 +16,7 @@ from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import read_json
-from torchlift.lab.benchmarks import league
+from torchlift.lab.benchmarks import league, league_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class BenchLeague(Command):
     name: ClassVar[str] = "bench league"
 
     cases: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Parts of the names of cases, such as "denoising"; all by default."""
+    """Parts of the names of cases, such as "denoising", or families: mnist, resnet, dead, imaging, unrolled, redrawn,
+    sensing, default-start, starts; all by default."""
     records: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("league")
     """Folder of one small JSON file for each case and seed; runs that it holds are not repeated."""
     seeds: int = 3
@@ -50,11 +51,12 @@ class BenchLeague(Command):
             check_positive("seconds", self.seconds)
         if not self.table:
             check_folder("--records", self.records)
-        names = league.cases(self.tiny, self.cifar)
+        cases = league_cases.cases(self.tiny, self.cifar)
+        families = dict.fromkeys(case.family for case in cases.values())
         for part in self.cases:
-            if not any(part in name for name in names):
-                hint = did_you_mean(part, names)
-                invalid_value("bench league", f"parts of the names {', '.join(names)}", repr(part), hint)
+            if not any(_named(case, part) for case in cases.values()):
+                expected = f"families among {', '.join(families)}, or parts of the names {', '.join(cases)}"
+                invalid_value(self.name, expected, repr(part), did_you_mean(part, [*families, *cases]))
 
     def collect(self) -> Record:
         if self.table:
@@ -65,21 +67,16 @@ class BenchLeague(Command):
         baselines = [n for n, b in league.BASELINES.items() if not b.extra or find_spec("pytorch_optimizer")]
         if len(baselines) < len(league.BASELINES):
             console.print("SOAP, Schedule-Free AdamW and Prodigy are left out: pip install 'torchlift[lab]'.")
-        chosen = [
-            case for name, case in league.cases(self.tiny, self.cifar).items()
-            if not self.cases or any(part in name for part in self.cases)
-        ]  # fmt: skip
+        cases = league_cases.cases(self.tiny, self.cifar).values()
+        chosen = [case for case in cases if not self.cases or any(_named(case, part) for part in self.cases)]
         records = []
         seconds = 0.3 if self.tiny and self.seconds is None else self.seconds
         with console.status("starting") as status:
             for seed in range(self.seeds):
                 for case in chosen:
                     file = self.records / f"{_slug(case.name)}-{seed}.json"
-                    records.append(
-                        league.compete(
-                            case, seed, self.trials, file, seconds=seconds, baselines=baselines, note=status.update
-                        )
-                    )
+                    effort = {"seconds": seconds, "baselines": baselines, "note": status.update}
+                    records.append(league.compete(case, seed, self.trials, file, **effort))
         return {"records": records}
 
     def show(self, record: Record, console: Console) -> None:
@@ -99,6 +96,18 @@ class BenchLeague(Command):
         console.print(f"\nShare of cases that reach the best baseline's end within {factors} times the least time:")
         for name, shares in league.profiles(record["records"]).items():
             console.print(f"  {name}: {', '.join(f'{share:.0%}' for share in shares)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchTraining(BenchLeague):
+    """Another name of 'bench league', of which the comparisons with tuned back-propagation are cases."""
+
+    name: ClassVar[str] = "bench training"
+
+
+def _named(case: league_cases.Case, part: str) -> bool:
+    """Whether a word of the command line means this case."""
+    return part == case.family or part in case.name
 
 
 def _slug(name: str) -> str:
