@@ -86,7 +86,7 @@ def test_a_refusal_is_kept_with_its_reason() -> None:
     ],
 )
 def test_training_must_beat_the_start_and_the_mean_image(found: Any, outcome: str) -> None:
-    claim = training_claim(found, mean=12.0, steps=9, decidable=True)
+    claim = training_claim(found, mean=12.0, steps=9)
     assert claim.outcome == outcome
     assert ("not: a with" in claim.measured) == (outcome == "did not hold")
     assert ("not in the time they had: a with c" in claim.measured) == any(

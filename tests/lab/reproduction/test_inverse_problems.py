@@ -229,14 +229,12 @@ def good() -> dict[Key, Outcome]:
     return found
 
 
-def said(
-    found: dict[Key, Outcome], whole: bool = False, tiny: bool = False, fits: bool = True, seeds: int = 1
-) -> list[str]:
+def said(found: dict[Key, Outcome], whole: bool = False, fits: bool = True, seeds: int = 1) -> list[str]:
     """After 100 steps, which are all or few of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inverse_problems, "PUBLISHED_STEPS", 100 if whole else 50_000)
         runs = {key: [run] * seeds for key, run in found.items()}
-        return [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * seeds, 0.5, tiny, fits)]
+        return [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * seeds, 0.5, fits)]
 
 
 def test_claims_can_hold() -> None:
@@ -245,15 +243,11 @@ def test_claims_can_hold() -> None:
     assert said(good()) == ["held"] * 3 + ["not decidable"] + ["held"] * 4  # overfitting takes all steps
 
 
-def test_tiny_runs_decide_nothing() -> None:
-    assert said(good(), tiny=True) == ["not decidable"] * 8
-
-
 def test_what_seeds_disagree_about_is_open() -> None:
     runs = {key: [run] * 3 for key, run in good().items()}
     runs["published", "lifted", 0.2] = [outcome(18.0), outcome(18.0), outcome(11.0, 0.2)]
     runs["recommended", "lifted", 0.2] = [outcome(23.1), outcome(24.0), outcome(22.0)]
-    found = [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * 3, 0.5, tiny=False)]
+    found = [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * 3, 0.5)]
     assert [found[number] for number in (0, 1, 6)] == [OPEN] * 3
 
 

@@ -63,7 +63,7 @@ class ConventionalSweep(Experiment):
         order = _at_half_resolution(work) if halved else {rate: outcomes[WORKING, rate] for rate in RATES}
         return ExperimentResult(
             _summary(outcomes),
-            claims(outcomes, order, work.scale),
+            work.decided(claims(outcomes, order, work.scale)),
             figures(outcomes, order, parts, images, read),
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of 784 units, torch's default start",
@@ -101,7 +101,7 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
     Arguments:
         order: at the threshold that works, by learning rate; at scale "small" with half the resolution.
     """
-    whole, tiny = scale == "paper", scale == "tiny"
+    whole = scale == "paper"
     works = {key: outcome for key, outcome in outcomes.items() if key[0] == WORKING}
     fails = {key: outcome for key, outcome in outcomes.items() if key[0] > WORKING}
     readable = [key for key, outcome in fails.items() if outcome.readable]
@@ -119,12 +119,12 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
             f"With threshold {WORKING:g} recognisable digits are recovered at every learning rate.",
             f"a classifier of clean digits reads, by learning rate, {reads} of the validation outputs after "
             f"{next(iter(works.values())).trajectory.steps[-1]} steps",
-            None if tiny else True if all(outcome.readable for outcome in works.values()) else False if whole else None,
+            True if all(outcome.readable for outcome in works.values()) else False if whole else None,
         ),
         Claim.of(
             f"With thresholds above {WORKING:g} they are not, at any learning rate.",
             f"{len(readable)} of {len(fails)} runs recognisable, at most {highest:.0%} read",
-            None if tiny else False if readable else True if lost else None,
+            False if readable else True if lost else None,
         ),
         Claim.of(
             f"With threshold {WORKING:g} the learning rate {BEST_RATE:g} ends at the lowest training loss.",
@@ -132,14 +132,14 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
             + (", half the resolution: " if scale == "small" else ": ")
             + ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in losses.items())
             + ("" if ended else f"; {remaining(runs)}"),
-            best == BEST_RATE if ended and not tiny else None,
+            best == BEST_RATE if ended else None,
         ),
         Claim.of(
             "The failures are no matter of learning rates: the last hidden layer is zero for every training image, and "
             "only the output's bias has a gradient.",
             f"{failing} of {len(fails)} runs above {WORKING:g}, {sum(outcome.silent for outcome in works.values())} of "
             f"{len(works)} at {WORKING:g}",
-            None if tiny else failing == len(fails) and not any(outcome.silent for outcome in works.values()),
+            failing == len(fails) and not any(outcome.silent for outcome in works.values()),
             "torchlift",
         ),
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -100,6 +100,12 @@ class Work:
     def choose(self, tiny: Any, small: Any, paper: Any) -> Any:
         """One of three values, by scale."""
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
+
+    def decided(self, claims: Iterable[Claim]) -> list[Claim]:
+        """The claims as they are; open at scale "tiny", whose numbers are too few to decide anything."""
+        if self.scale == "tiny":
+            return [replace(claim, outcome="not decidable") for claim in claims]
+        return list(claims)
 
     def expect(self, parts: int) -> None:
         """Say how many parts there will be, for the progress bar."""

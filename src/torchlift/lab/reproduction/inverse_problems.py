@@ -81,7 +81,7 @@ class InverseProblem(Experiment):
         degraded = [drawn.degraded.cpu() for drawn in images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
-            claims(outcomes, degraded, read.bar("validation"), work.scale == "tiny", self.fits),
+            work.decided(claims(outcomes, degraded, read.bar("validation"), self.fits)),
             figures(self.task, outcomes, {key: parts[key, work.seed] for key in KEYS}, first, read),
             self._configuration(size, list(images), read),
         )
@@ -155,10 +155,10 @@ def label(key: Key) -> str:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, tiny: bool, fits: bool = True) -> list[Claim]:
+def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, fits: bool = True) -> list[Claim]:
     """The paper's claims and four of ours.
 
-    What is recognisable after fewer steps than the paper takes counts at every scale but "tiny"; what
+    What is recognisable after fewer steps than the paper takes counts; what
     is not could still become so, unless the network is silent, where further steps change nothing.
 
     Arguments:
@@ -182,33 +182,31 @@ def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, tiny: boo
                 f"{_reads(lifted, split)} after {steps:,} steps"
                 + (f" (needed: {bar:.0%}); {_best(lifted)}" if split == "validation" else "")
                 + ("" if recognised[split] or whole else f"; {remaining(lifted)}"),
-                None if tiny else True if recognised[split] else recognised[split] if whole else None,
+                True if recognised[split] else recognised[split] if whole else None,
             )
             for split in SPLITS
         ),
         Claim.of(
             "With threshold 0.2, conventional training as published does not recover recognisable digits.",
             f"{_reads(plain, 'training')}, {_reads(plain, 'validation')}{quiet}",
-            None if tiny or readable is None else False if readable else True if silent or whole else None,
+            None if readable is None else False if readable else True if silent or whole else None,
         ),
-        _overfits(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], tiny, fits),
-        _best_against_best(
-            outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], steps, tiny
-        ),
+        _overfits(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], fits),
+        _best_against_best(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], steps),
         Claim.of(
             "With threshold 0.2 and our settings, lifted training recovers recognisable validation digits, better "
             "than the input.",
             f"{_reads(ours, 'validation')} (needed: {bar:.0%}); {_gain(improves)} against the input",
-            None if tiny else every([agreed([run.recognised["validation"] for run in ours]), improves.above(0)]),
+            every([agreed([run.recognised["validation"] for run in ours]), improves.above(0)]),
             "torchlift",
         ),
         Claim.of(
             "With threshold 0.2, our settings, the same start and number of steps, lifting beats back-propagation.",
             f"{_mean(ours):.2f} against {_mean(back):.2f} dB on validation images; difference {_gain(margin)}",
-            None if tiny else margin.above(0),
+            margin.above(0),
             "torchlift",
         ),
-        _against_published(ours, lifted, tiny),
+        _against_published(ours, lifted),
     ]
 
 
@@ -238,7 +236,7 @@ def _best(runs: Sequence[Outcome]) -> str:
     )
 
 
-def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, fits: bool) -> Claim:
+def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], fits: bool) -> Claim:
     """Conventional training is no worse on training images and worse on others.
 
     Only all steps decide: the forward pass of lifted training has ups and downs over hundreds of them.
@@ -252,11 +250,11 @@ def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, f
         f"after {steps:,} steps training {training[0]:.2f} and {training[1]:.2f} dB, validation {_mean(plain):.2f} and "
         f"{_mean(lifted):.2f} dB (conventional, lifted); lifted − conventional on validation {_gain(margin)}"
         + ("" if whole else f"; {remaining(lifted)}"),
-        every([training[0] >= training[1] or not fits, margin.above(0)]) if whole and not tiny else None,
+        every([training[0] >= training[1] or not fits, margin.above(0)]) if whole else None,
     )
 
 
-def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], steps: int, tiny: bool) -> Claim:
+def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], steps: int) -> Claim:
     """Each at the step that half of the validation images choose, on the other half."""
     values = [[run.best["held-out psnr"] for run in runs] for runs in (lifted, plain)]
     gaps = [a - b for a, b in zip(*values, strict=True)]
@@ -266,12 +264,12 @@ def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], step
         "training validates no worse than lifted Bregman training.",
         f"conventional {_best(plain)}; lifted {_best(lifted)}; lifted − conventional {mean(gaps):+.2f} dB"
         + ("" if margin is None else f", {_gain(margin)}"),
-        None if tiny else gaps[0] <= 0 if margin is None else margin.at_most(0),
+        gaps[0] <= 0 if margin is None else margin.at_most(0),
         "torchlift",
     )
 
 
-def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool) -> Claim:
+def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome]) -> Claim:
     """The published method at its best step against ours at its end, and how long both take."""
     ends, bests = [run.trajectory.last for run in ours], [run.best for run in lifted]
     gaps = [a["held-out psnr"] - b["held-out psnr"] for a, b in zip(ends, bests, strict=True)]
@@ -283,7 +281,7 @@ def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny:
         "With threshold 0.2 our settings restore new images better than the published ones at their best step, sooner.",
         f"{quality[0]:.2f} dB after {seconds[0]:.0f} processor seconds against {quality[1]:.2f} dB after "
         f"{seconds[1]:.0f}; difference {_gain(margin)}",
-        None if tiny else every([better, seconds[0] < seconds[1]]),
+        every([better, seconds[0] < seconds[1]]),
         "torchlift",
     )
 
