@@ -233,20 +233,23 @@ def judge(levels: list[Level], *, as_published: bool = True) -> list[Claim]:
 
     best, others = levels[-1], levels[:-1]
     lost = [confidence(best.psnr[CORRECTED] - level.psnr[CORRECTED]) for level in others]
+    inverts = {method: every(level.inverts(method) for level in levels) for method in (PRINTED, CORRECTED, SWEEP)}
+    settings = {
+        PRINTED: ("With the updates as printed", inverts[PRINTED]),
+        CORRECTED: ("With corrected updates", of_weights(inverts[CORRECTED])),
+        SWEEP: ("With our settings, from black", inverts[SWEEP]),
+    }
     return [
-        Claim.of(
-            f"{method[0]}, lifted inversion finds an approximate inverse of the encoder at all three losses "
-            f"(at most {SHARE:.0%} of the mean image's squared error)",
-            shares(method[1]),
-            rule(every(level.inverts(method[1]) for level in levels)),
-            method[2],
-        )
-        for method, rule in (
-            (("With the updates as printed", PRINTED, "paper"), lambda held: held),
-            (("With corrected updates", CORRECTED, "paper"), of_weights),
-            (("With our settings, from black", SWEEP, "torchlift"), lambda held: held),
-        )
-    ] + [
+        *(
+            Claim.of(
+                f"{words}, lifted inversion finds an approximate inverse of the encoder at all three losses "
+                f"(at most {SHARE:.0%} of the mean image's squared error)",
+                shares(method),
+                held,
+                "torchlift" if method == SWEEP else "paper",
+            )
+            for method, (words, held) in settings.items()
+        ),
         Claim.of(
             "Under-trained encoders are inverted less accurately than the nearly converged one",
             f"PSNR at loss {best.loss:g} minus PSNR at "
