@@ -12,7 +12,7 @@ from torchlift.lab.problem import LAYERS, MU
 from torchlift.lab.reproduction.confidence import confidence
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.recognition import Reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, lifted_bregman, pictures, trained
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, Trainings, lifted_bregman, pictures
 from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Table
 
@@ -40,31 +40,31 @@ class AuxiliaryStart(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         size: Size = work.choose(TINY, SMALL, PAPER).asked(work)
         work.expect(1 + len(STARTS) * size.seeds)
-        read, images = size.reader(work), size.images(work, TASK)
-        parts = {
-            (start, seed): trained(
-                work, f"{name}, seed {seed}", images[seed], read, THRESHOLD, size.steps, size.every,
-                partial(lifted_bregman, images=images[seed], rate=RATE, states=start, seed=seed), seed,
-            )
-            for seed in images for start, name in STARTS.items()
-        }  # fmt: skip
+        trainings = Trainings.of(work, TASK, size)
         outcomes = {
-            start: [Outcome.of(parts[start, seed], images[seed], read) for seed in images] for start in STARTS
+            start: [
+                trainings.run(
+                    f"{name}, seed {seed}", THRESHOLD,
+                    partial(lifted_bregman, rate=RATE, states=start, seed=seed), seed=seed,
+                )
+                for seed in trainings.images
+            ]
+            for start, name in STARTS.items()
         }  # fmt: skip
-        shown = {"ground truth": images[work.seed].validation_x[:SHOWN].cpu()}
-        shown |= {name: parts[start, work.seed][0]["validation"][:SHOWN] for start, name in STARTS.items()}
+        shown = {"ground truth": trainings.first.validation_x[:SHOWN].cpu()}
+        shown |= {name: outcomes[start][0].outputs["validation"][:SHOWN] for start, name in STARTS.items()}
         return ExperimentResult(
             _summary(outcomes, size.steps),
             work.decided(claims(outcomes)),
             [
-                _table(outcomes, read),
+                _table(outcomes, trainings.read),
                 _curves(outcomes),
                 pictures("validation-images", "Validation images", shown, "ground truth"),
             ],
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of {size.side**2} units", "threshold": THRESHOLD,
-                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(images),
-                "method": f"proximal Adam, {RATE:g} on both blocks", "classifier": read.record(),
+                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(trainings.images),
+                "method": f"proximal Adam, {RATE:g} on both blocks", "classifier": trainings.read.record(),
             },
         )  # fmt: skip
 

@@ -16,19 +16,19 @@ from torch import Tensor
 from torchlift.data import psnr
 from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
-from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     PUBLISHED_STEPS,
     SHOWN,
     Outcome,
     Size,
+    Trainings,
     conventional,
     lifted_bregman,
     pictures,
     recommended,
     remaining,
-    trained,
 )
 from torchlift.lab.trajectory import both_splits, series
 from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
@@ -74,16 +74,15 @@ class InverseProblem(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         size = self.size(work)
         work.expect(1 + len(KEYS) * size.seeds)
-        read, images = size.reader(work), size.images(work, self.task)
-        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in images for key in KEYS}
-        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in images] for key in KEYS}
-        first = images[work.seed]
-        degraded = [drawn.degraded.cpu() for drawn in images.values()]
+        trainings = Trainings.of(work, self.task, size)
+        outcomes = {key: [self._train(trainings, key, seed) for seed in trainings.images] for key in KEYS}
+        first, read = trainings.first, trainings.read
+        degraded = [drawn.degraded.cpu() for drawn in trainings.images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
             work.decided(claims(outcomes, degraded, read.bar("validation"), self.fits)),
-            figures(self.task, outcomes, {key: parts[key, work.seed] for key in KEYS}, first, read),
-            self._configuration(size, list(images), read),
+            figures(self.task, outcomes, first, read),
+            self._configuration(size, list(trainings.images), read),
         )
 
     def size(self, work: Work) -> Size:
@@ -91,19 +90,17 @@ class InverseProblem(Experiment):
         size: Size = work.choose(TINY, replace(SMALL, steps=int(SMALL.steps * self.slower)), PAPER)
         return size.asked(work)
 
-    def _train(self, work: Work, images: Images, read: Reader, size: Size, key: Key, seed: int) -> Part:
+    def _train(self, trainings: Trainings, key: Key, seed: int) -> Outcome:
         setting, method, threshold = key
-        name = label(key) if seed == work.seed else f"{label(key)}, seed {seed}"
+        name = label(key) if seed == trainings.work.seed else f"{label(key)}, seed {seed}"
         if setting == "published":
-            steps = size.steps
-            rates = {"conventional": (conventional, CONVENTIONAL_RATE), "lifted": (lifted_bregman, self.rate)}
-            published, rate = rates[method]
-            make = partial(published, images=images, rate=rate)
-        else:
-            steps, options = size.batch_steps, {"batch_size": BATCH, "rate": CONVENTIONAL_RATE}
-            back = method == "conventional"
-            make = partial(recommended, images=images, steps=steps, seed=seed, back_propagation=back, **options)
-        return trained(work, name, images, read, threshold, steps, size.every, make, seed)
+            lifted = method == "lifted"
+            make = partial(lifted_bregman, rate=self.rate) if lifted else partial(conventional, rate=CONVENTIONAL_RATE)
+            return trainings.run(name, threshold, make, seed=seed)
+        steps, back = trainings.size.batch_steps, method == "conventional"
+        options = {"batch_size": BATCH, "rate": CONVENTIONAL_RATE, "back_propagation": back}
+        make = partial(recommended, steps=steps, seed=seed, **options)
+        return trainings.run(name, threshold, make, seed=seed, steps=steps)
 
     def _configuration(self, size: Size, seeds: Sequence[int], read: Reader) -> Mapping[str, Any]:
         return {
@@ -321,14 +318,14 @@ def _summary(task: str, size: Size, outcomes: Outcomes, degraded: float) -> str:
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def figures(task: str, outcomes: Outcomes, parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Figure]:
+def figures(task: str, outcomes: Outcomes, images: Images, read: Reader) -> list[Figure]:
     """Tables over all seeds; curves and pictures of the first."""
     listed: list[Figure] = [_table(outcomes, images, read), _course(outcomes)]
     firsts = {key: runs[0] for key, runs in outcomes.items()}
     for setting in SETTINGS:
         for measure, unit, log in (("psnr", "PSNR in dB", False), ("error", "mean squared error", True)):
             listed.append(_curves(setting, measure, unit, log, firsts, images))
-    listed += [_pictures(task, split, parts, images) for split in ("training", "validation")]
+    listed += [_pictures(task, split, firsts, images) for split in ("training", "validation")]
     listed += [_gaps(threshold, firsts["published", "lifted", threshold]) for threshold in THRESHOLDS]
     return [*listed, _objective(firsts), network_blocks(build(THRESHOLDS[0], 0, side=images.side), "network")]
 
@@ -404,10 +401,10 @@ def _curves(
     )  # fmt: skip
 
 
-def _pictures(task: str, split: str, parts: Mapping[Key, Part], images: Images) -> Pictures:
+def _pictures(task: str, split: str, outcomes: Mapping[Key, Outcome], images: Images) -> Pictures:
     y, x = (images.y, images.x) if split == "training" else (images.validation_y, images.validation_x)
     rows = {"ground truth": x[:SHOWN], "observation": y[:SHOWN]}
-    rows |= {label(key): tensors[split][:SHOWN] for key, (tensors, _) in parts.items()}
+    rows |= {label(key): outcome.outputs[split][:SHOWN] for key, outcome in outcomes.items()}
     return pictures(f"{split}-images", f"{task.capitalize()}: {split} images", rows, "ground truth")
 
 
