@@ -201,7 +201,9 @@ class Demo(Command):
         noisy, clean = unseen
         denoised = results.parts["denoising"] = Part(clean, {"noisy images": noisy})
         fitted: MLP | None = None
-        for number, (method, start, options) in enumerate(_methods(), start=2):
+        adam = {"lifting": Conventional(), "solver": _adam(5e-4)}
+        methods = [(name, start, how) for start in (TORCH, FIT) for name, how in (("Adam", adam), ("lifting", {}))]
+        for number, (method, start, options) in enumerate(methods, start=2):
             name = f"{method}, {start}"
             self._tell(f"{number}/6  denoiser, {name}")
             generator = torch.Generator().manual_seed(self.seed)
@@ -282,12 +284,6 @@ def _invert(*arguments: Any, **options: Any) -> Inversion:
 
 def _adam(rate: float) -> BackPropagation:
     return BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
-
-
-def _methods() -> list[tuple[str, str, dict[str, Any]]]:
-    """(name, start of the weights, options of `train`): both methods from both starts."""
-    adam = {"lifting": Conventional(), "solver": _adam(5e-4)}
-    return [(name, start, options) for start in (TORCH, FIT) for name, options in (("Adam", adam), ("lifting", {}))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,10 @@ class Chain(Network):
         reader = Reader(_input_shape(plain, input_shape))
         reader.read(list(plain))
         super().__init__(reader.shapes[0], reader.shape)
-        _check_uniform(plain)
+        kinds = {(p.dtype, p.device) for p in plain.parameters()}
+        if len(kinds) > 1:
+            hint = "Move the whole model with `.to(dtype, device)`."
+            invalid_value("lift", "parameters of one dtype on one device", sorted(map(str, kinds)), hint)
         self._output = (reader.source, reader.term())
         # Layers with weights keep only their structure here; `_current` puts the parameters in.
         self._fixed = tuple(layer.operator.map_tensors(lambda _, t: t.to("meta")) for layer in reader.layers)
@@ -318,13 +321,6 @@ def _input_shape(plain: nn.Sequential, given: int | Iterable[int] | None) -> Sha
         return (first.in_features,)
     hint = "Try lift(module, input_shape=(channels, height, width))."
     invalid_value("lift", f"input_shape, because {type(first).__name__} does not tell it", "nothing", hint)
-
-
-def _check_uniform(plain: nn.Sequential) -> None:
-    kinds = {(p.dtype, p.device) for p in plain.parameters()}
-    if len(kinds) > 1:
-        hint = "Move the whole model with `.to(dtype, device)`."
-        invalid_value("lift", "parameters of one dtype on one device", sorted(map(str, kinds)), hint)
 
 
 def _roles(reader: Reader, output: Term) -> dict[str, list[int]]:

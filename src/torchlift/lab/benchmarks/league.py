@@ -337,7 +337,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     for case in dict.fromkeys(record["case"] for record in records):
         chosen = [record for record in records if record["case"] == case]
         tables = [{(row["method"], row["start"]): row for row in standings(record)} for record in chosen]
-        medians = {key: _median(table.get(key, {}).get("report") for table in tables) for key in _keys(tables)}
+        keys = dict.fromkeys(key for table in tables for key in table)
+        medians = {key: _median(table.get(key, {}).get("report") for table in tables) for key in keys}
         seconds, seeds, trials = median(record["seconds"] for record in chosen), len(chosen), chosen[0]["trials"]
         unit = MEASURES[chosen[0]["metric"]].unit or "error, less is better"
         counts = f"{_counted(seeds, 'seed')}, {_counted(trials, 'trial')}"
@@ -357,10 +358,6 @@ def _headings() -> list[list[str]]:
         ["from torch's start / from ours", "ours", *BASELINES],
         ["case", *(name if name == "ours" else name.removeprefix("ours, ") for name in ABLATIONS)],
     ]
-
-
-def _keys(tables: Sequence[Mapping[tuple[str, str], Any]]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(key for table in tables for key in table))
 
 
 def _cells(
@@ -459,7 +456,8 @@ class BenchLeague(Command):
         with console.status("starting") as status:
             for seed in range(self.seeds):
                 for case in chosen:
-                    file = self.records / f"{_slug(case.name)}-{seed}.json"
+                    name = case.name.replace("×", "x").replace(",", "").replace(".", "p").replace(" ", "-")
+                    file = self.records / f"{name}-{seed}.json"
                     effort = {"seconds": seconds, "baselines": baselines, "note": status.update}
                     records.append(compete(case, seed, self.trials, file, **effort))
         return {"records": records}
@@ -491,8 +489,3 @@ class BenchTraining(BenchLeague):
 def _named(case: Case, part: str) -> bool:
     """Whether a word of the command line means this case."""
     return part == case.family or part in case.name
-
-
-def _slug(name: str) -> str:
-    plain = name.replace("×", "x").replace(",", "").replace(".", "p")
-    return "-".join(plain.split())

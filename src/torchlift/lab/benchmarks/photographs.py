@@ -92,20 +92,13 @@ class Firm(nn.Module):
         self.denoiser = FirmDenoiser((4, SIZE // 2, SIZE // 2), 6, features=64, size=3, threshold=0.1)
 
     def forward(self, y: Tensor) -> Tensor:
-        return _joined(self.denoiser(_halved(y)), y)
+        small = self.denoiser(nn.functional.pixel_unshuffle(_even(y), 2))
+        return nn.functional.pixel_shuffle(small, 2)[..., : y.shape[-2], : y.shape[-1]]
 
 
 def _even(y: Tensor) -> Tensor:
     height, width = y.shape[-2:]
     return nn.functional.pad(y, (0, width % 2, 0, height % 2), mode="replicate")
-
-
-def _halved(y: Tensor) -> Tensor:
-    return nn.functional.pixel_unshuffle(_even(y), 2)
-
-
-def _joined(small: Tensor, like: Tensor) -> Tensor:
-    return nn.functional.pixel_shuffle(small, 2)[..., : like.shape[-2], : like.shape[-1]]
 
 
 #: Optimiser and rates of each baseline, and the network of each row.

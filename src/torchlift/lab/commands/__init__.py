@@ -11,5 +11,5 @@ COMMANDS: dict[str, str] = {
     "bench solvers": "torchlift.lab.benchmarks.solvers:BenchSolvers",
     "bench step": "torchlift.lab.benchmarks.step:BenchStep",
     "bench training": "torchlift.lab.benchmarks.league:BenchTraining",
-    "soak": "torchlift.lab.commands.soak:Soak",
+    "soak": "torchlift.lab.soak.soak:Soak",
 }

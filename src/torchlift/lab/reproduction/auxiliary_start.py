@@ -53,8 +53,10 @@ class AuxiliaryStart(Experiment):
         }  # fmt: skip
         shown = {"ground truth": trainings.first.validation_x[:SHOWN].cpu()}
         shown |= {name: outcomes[start][0].outputs["validation"][:SHOWN] for start, name in STARTS.items()}
+        ends = {start: mean([run.mean for run in runs]) for start, runs in outcomes.items()}
         return ExperimentResult(
-            _summary(outcomes, size.steps),
+            f"Validation images after {size.steps:,} steps of lifted Bregman training as published, by the start of z: "
+            f"{', '.join(f'{STARTS[start]} {value:.1f} dB' for start, value in ends.items())}.",
             work.decided(claims(outcomes)),
             [
                 _table(outcomes, trainings.read),
@@ -97,14 +99,6 @@ def claims(outcomes: Outcomes) -> list[Claim]:
             (learnt["input"], -spread["input"]) > (learnt["random"], -spread["random"]),
         ),
     ]
-
-
-def _summary(outcomes: Outcomes, steps: int) -> str:
-    ends = {STARTS[start]: mean([run.mean for run in runs]) for start, runs in outcomes.items()}
-    said = ", ".join(f"{name} {value:.1f} dB" for name, value in ends.items())
-    return (
-        f"Validation images after {steps:,} steps of lifted Bregman training as published, by the start of z: {said}."
-    )
 
 
 def _table(outcomes: Outcomes, read: Reader) -> Table:

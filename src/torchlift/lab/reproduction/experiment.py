@@ -136,7 +136,10 @@ class Work:
             if self._interrupted():
                 raise KeyboardInterrupt
             save_tensors(folder, tensors, record, kind=_KIND)
-        part = _read(folder)  # also what was just made: the same values as after a resumption
+        try:
+            part = load_tensors(folder, kind=_KIND)  # also what was just made: the same values as after a resumption
+        except DataError as error:
+            raise DataError(f"{error} Without the folder {folder} the part is made again.") from error
         self._names.add(folder.name)
         self._done(len(self._names), self._total)
         return part
@@ -174,13 +177,6 @@ class Experiment(ABC):
     @abstractmethod
     def run(self, work: Work) -> ExperimentResult:
         """Do the work."""
-
-
-def _read(folder: Path) -> Part:
-    try:
-        return load_tensors(folder, kind=_KIND)
-    except DataError as error:
-        raise DataError(f"{error} Without the folder {folder} the part is made again.") from error
 
 
 def file_name(text: str) -> str:
