@@ -94,7 +94,7 @@ class Demo(Command):
     seconds: float = 12.0
     """Time for each of five trainings; longer where the processor is busy with other work."""
     seed: int = 0
-    """Of weights, noise and the order of the images."""
+    """Seed of weights, noise and the order of the images."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/demo")
     """Where the record and the page go; those of an earlier demonstration are replaced."""
     open: bool = False
@@ -265,7 +265,7 @@ class Demo(Command):
 
 
 def _splits(size: Size) -> dict[str, int]:
-    """For training, for choosing the best parameters, and for the numbers that are shown."""
+    """Images for training, for choosing the best parameters, and for the numbers that are shown."""
     return {"train": size.images, "validation": size.images // 10, "test": size.images // 10}
 
 

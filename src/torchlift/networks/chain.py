@@ -250,7 +250,7 @@ class Chain(Network):
                 yield plain, name, index, shape
 
     def _slots(self) -> Iterator[tuple[str, str, int | None, torch.Size]]:
-        """As `slots`, in the order of the plain parameters, with thresholds, which are not stacked: index None."""
+        """What `slots` gives, and the thresholds, whose index is None: they are not stacked. In the plain order."""
         owners, thresholds = dict(self._owners), dict(self._thresholds)
         for module, part in self._skeleton[0].named_modules():
             for name, parameter in part.named_parameters(recurse=False):

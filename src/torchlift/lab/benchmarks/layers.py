@@ -248,7 +248,7 @@ class Evaluations:
         return _ulp(list(self.objective.activations(self.y, self.z)), self.loop.forward())
 
     def backward_difference(self) -> float:
-        """Of the gradients in all lifted variables and weights, by the closed formulas."""
+        """The same for the gradients in all lifted variables and weights, by the closed formulas."""
         gradients = self.objective.gradients(self.y, self.x, self.z)
         count, looped = len(self.z), self.loop.gradients()
         weights = torch.stack(looped[count : 2 * count])

@@ -45,9 +45,9 @@ from torchlift.training.start import start_weights
 
 #: Steps by which the time of an AdamW step is measured, and evaluations of a run.
 TIMED, EVALUATIONS = 20, 10
-#: In words.
+#: How the tables call a start.
 START = {"torch": "torch's", "ours": "our"}
-#: Of performance profiles.
+#: Factors of the least time at which performance profiles are read.
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 
 

@@ -46,9 +46,9 @@ from torchlift.training.step import Budget
 #: The paper does not tell the threshold of this experiment; this is its harder one.
 THRESHOLD = 0.2
 RATE = 8e-4
-"""Of Adam on both blocks, and of Adam in sweeps."""
+"""Learning rate of Adam, on both blocks and in sweeps."""
 BATCH = 100
-"""Of sweeps; all other methods take all images in every step."""
+"""Batch size of sweeps; all other methods take all images in every step."""
 
 PAPER = ("gradient", "heavy-ball", "Nesterov", "Adam")
 EXACT, SWEEP_ADAM, SWEEP = "exact block-coordinate descent", "sweeps, Adam", "sweeps, no learning rate"
@@ -170,7 +170,7 @@ class BenchSolvers(Command):
     only: tuple[str, ...] = ()
     """Names of the solvers to run; all by default."""
     seed: int = 0
-    """Of noise and weights."""
+    """Seed of noise and weights."""
     device: str = "cpu"
     """Where they race: cpu, cuda, mps, xpu."""
 

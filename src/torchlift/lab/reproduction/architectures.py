@@ -87,7 +87,7 @@ def _convolutions(seed: int) -> nn.Sequential:
 
 
 def liftings() -> dict[str, Lifting | None]:
-    """By the names of the table; None is the default of `train`."""
+    """The liftings by their names in the table; None is the default of `train`."""
     chosen = (None, Conventional(), MACQP(MU), Classical(MU), Fenchel(MU), Contrastive(MU), Bregman(MU))
     return dict(zip(NAMES, chosen, strict=True))
 

@@ -25,7 +25,7 @@ SMALL = Size(14, 1250, 500, 1200, 100, 3)
 PAPER = Size(28, 5000, 500, 50_000, 100, 3)
 
 Outcomes = Mapping[str, Sequence[Outcome]]
-"""By start, seed by seed."""
+"""Start ↦ outcomes, seed by seed."""
 
 
 class AuxiliaryStart(Experiment):

@@ -80,7 +80,7 @@ def _train(trainings: Trainings, key: Key, prefix: str = "") -> Outcome:
 
 
 def _at_half_resolution(work: Work) -> dict[float, Outcome]:
-    """By learning rate, at the threshold that works."""
+    """Learning rate ↦ outcome, at the threshold that works."""
     trainings = Trainings.of(work, TASK, replace(HALF, steps=work.steps or HALF.steps))
     return {rate: _train(trainings, (WORKING, rate), "half resolution, ") for rate in RATES}
 

@@ -250,7 +250,7 @@ class Study:
         return Study(task, reached if least is None else least, of_task)
 
     def of_method(self, method: str) -> list[Sweep]:
-        """By start, the usual one first."""
+        """The sweeps of a method, one per start, the usual one first."""
         return [sweep for sweep in self.sweeps if sweep.method == method]
 
     def usable(self, sweep: Sweep) -> int:
@@ -314,7 +314,7 @@ def judge(studies: Sequence[Study]) -> list[Claim]:
 
 
 def _more_usable(implicit: int, explicit: int) -> bool | None:
-    """By a decade of rates; where neither method comes near the minimum there is nothing to compare."""
+    """True if implicit steps have a decade of rates more; None where neither method comes near the minimum."""
     return None if implicit == explicit == 0 else implicit >= explicit + PER_DECADE
 
 

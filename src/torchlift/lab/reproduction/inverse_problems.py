@@ -37,7 +37,7 @@ THRESHOLDS = (0.2, 0.02)
 SETTINGS = ("published", "recommended")
 METHODS = ("conventional", "lifted")
 
-#: Of conventional training: the best one in the paper's own sweep; also of our back-propagation.
+#: Learning rate of conventional training, the best one in the paper's own sweep; also of our back-propagation.
 CONVENTIONAL_RATE = 5e-4
 #: Samples per step in the recommended settings.
 BATCH = 50
@@ -65,7 +65,7 @@ class InverseProblem(Experiment):
     minutes: ClassVar[float] = 18.0
     task: ClassVar[str]
     rate: ClassVar[float]
-    """Of Adam on both blocks of the lifted problem, as published."""
+    """Learning rate of Adam on both blocks of the lifted problem, as published."""
     slower: ClassVar[float] = 1
     """How many times as many steps scale "small" takes."""
     fits: ClassVar[bool] = True
@@ -86,7 +86,7 @@ class InverseProblem(Experiment):
         )
 
     def size(self, work: Work) -> Size:
-        """Of the scale, with the numbers of steps and seeds that were asked for."""
+        """The size of the scale, with the numbers of steps and seeds that were asked for."""
         size: Size = work.choose(TINY, replace(SMALL, steps=int(SMALL.steps * self.slower)), PAPER)
         return size.asked(work)
 

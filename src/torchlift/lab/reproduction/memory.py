@@ -61,7 +61,7 @@ PAPER = Plan((10, 30, 100, 300, 1000, 3000), (1, 2, 4, 8, 16, 32, 64, 128), (100
 
 
 def methods(batch: int, folder: Path) -> dict[str, Phase]:
-    """By name, on batches of one size or, for one of them, on all samples at once."""
+    """The phases by name, on batches of one size or, for one of them, on all samples at once."""
     free = Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-3)), batch_size=batch, steps=STEPS)
     warm = replace(free, states="warm")
     return {
@@ -142,7 +142,7 @@ Cells = Mapping[int, Mapping[str, int]]
 
 
 def _ratios(bytes_by_axis: Mapping[str, Cells], name: str) -> list[float]:
-    """Of a method to back-propagation, on the same batch and the same depth."""
+    """The memory of a method over that of back-propagation, on the same batch and the same depth."""
     return [cell[name] / cell[TAPE] for axis in ("batch", "layers") for cell in bytes_by_axis[axis].values()]
 
 
@@ -172,7 +172,7 @@ def one_batch(cells: Cells) -> Claim:
 
 
 def sweep_against_tape(bytes_by_axis: Mapping[str, Cells]) -> Claim:
-    """In all, and in what grows with the batch: activations and lifted variables, without solvers' copies."""
+    """Whole peaks, and what grows with the batch: activations and lifted variables, without solvers' copies."""
     ratios = _ratios(bytes_by_axis, SWEEP)
     share = growth(bytes_by_axis["batch"], SWEEP) / growth(bytes_by_axis["batch"], TAPE)
     measured = (

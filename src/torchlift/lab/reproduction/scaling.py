@@ -114,7 +114,7 @@ Times = Mapping[int, Mapping[str, Sequence[float]]]
 
 
 def exponents(times: Times) -> dict[str, Interval]:
-    """By method, fitted to the largest sizes."""
+    """Method ↦ exponent, fitted to the largest sizes."""
     fitted = sorted(times)[-FITTED:]
     pairs = {name: [(at, value) for at in fitted for value in times[at][name]] for name in METHODS}
     return {name: power([at for at, _ in points], [value for _, value in points]) for name, points in pairs.items()}

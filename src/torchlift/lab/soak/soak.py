@@ -110,7 +110,7 @@ def growth(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """In what two runs differ: tensors of their last checkpoints and models bit for bit, and histories but for time."""
+    """What differs between two runs: tensors of last checkpoints and models bit for bit, histories but for time."""
     first, second = (Checkpoints(folder / "checkpoints").load() for folder in (one, other))
     unequal = [] if first.step == second.step else [f"last steps {first.step} and {second.step}"]
     unequal += _unequal(first.tensors, second.tensors, "checkpoint")
@@ -293,7 +293,7 @@ class Soak(Command):
     minutes: float = 30.0
     """About how long everything takes; memory is judged from about 6 minutes on."""
     seed: int = 0
-    """Of training, and of what happens when."""
+    """Seed of training, and of what happens when."""
 
     def check(self) -> None:
         check_positive("soak: --minutes", self.minutes)
