@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.data import load_mnist, psnr
-from torchlift.lab.benchmarks.cifar import load_cifar
+from torchlift.lab.benchmarks.league_cases import load_cifar
 
 Record = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pytest
 from cli.runs import TINY
 from report.examples import HOSTILE, example
 from torchlift.cli import main
-from torchlift.cli.report_runs import distinct, find_runs
+from torchlift.cli.report import distinct, find_runs
 from torchlift.core.errors import DataError
 from torchlift.report.records import Curves, Pictures, Record, save_record
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from report.examples import example
 from torchlift import report
 from torchlift.cli.invert_files import read_batch
-from torchlift.cli.report_runs import find_runs
+from torchlift.cli.report import find_runs
 from torchlift.cli.settings.arrays import read_arrays, read_safetensors
 from torchlift.cli.settings.files import read_configuration
 from torchlift.data import load_images

@@ -18,7 +18,7 @@ from fuzz.cases import CASES
 from report.examples import example
 from torchlift import report
 from torchlift.cli.app import run
-from torchlift.cli.report_runs import find_runs
+from torchlift.cli.report import find_runs
 from torchlift.cli.text import printable
 from torchlift.core.errors import DataError
 from torchlift.report.records import Record, Table, latex, record_markdown, save_record

@@ -15,13 +15,12 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 import tyro
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table as Lines
 from torch import Tensor, nn
 
 from torchlift import report
 from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import shown
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import DataError, message
 from torchlift.core.files import write_file
@@ -95,7 +94,7 @@ class Demo(Command):
     seconds: float = 12.0
     """Time for each of five trainings; longer where the processor is busy with other work."""
     seed: int = 0
-    """Of weights, noise and the order of the images."""
+    """Seed of weights, noise and the order of the images."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/demo")
     """Where the record and the page go; those of an earlier demonstration are replaced."""
     open: bool = False
@@ -160,15 +159,15 @@ class Demo(Command):
     def show(self, record: Record, console: Console) -> None:
         threshold, layers = record["threshold"], record["layers"]
         console.print("\nA photograph that no denoiser saw: with noise of 25/255, and out of focus")
-        console.print(_lines(record["photograph"]))
+        console.print(shown(_table("", "", record["photograph"])))
         depth = "1 layer" if layers == 1 else f"{layers} layers"
-        console.print(f"Denoising: {depth} of soft-thresholding, which turns what is below {threshold} to zero")
-        console.print(_lines(record["denoising"]))
-        console.print("Inversion: from noisy codes of an encoder back to its images")
-        console.print(_lines(record["inversion"]))
+        console.print(f"\nDenoising: {depth} of soft-thresholding, which turns what is below {threshold} to zero")
+        console.print(shown(_table("", "", record["denoising"])))
+        console.print("\nInversion: from noisy codes of an encoder back to its images")
+        console.print(shown(_table("", "", record["inversion"])))
         console.print(
-            "PSNR in dB, mean over images that no training saw; more is better. The fit is a ridge regression for each "
-            "layer, the same for both methods; from torch's start nothing was done before training."
+            "\nPSNR in dB, mean over images that no training saw; more is better. The fit is a ridge regression for "
+            "each layer, the same for both methods; from torch's start nothing was done before training."
         )
         console.print(f"Curves and pictures: {record['report']}", soft_wrap=True)
 
@@ -180,7 +179,7 @@ class Demo(Command):
         generator = torch.Generator().manual_seed(self.seed)
         denoisers = {"denoiser": load_denoiser(), "certified denoiser": load_denoiser(certified=True)}
         noisy = Denoising(25 / 255).degrade(x, generator).y
-        photograph = results.photograph = Photograph(x, {"noisy": noisy})
+        photograph = results.parts["photograph"] = Part(x, {"noisy": noisy})
         for name, denoiser in denoisers.items():
             with torch.no_grad():
                 photograph.images[name] = denoiser(noisy)
@@ -199,9 +198,12 @@ class Demo(Command):
         data, held_out, unseen = (
             _noisy(split, count, 10 * self.seed + number) for number, (split, count) in enumerate(_splits(size).items())
         )
-        denoised = results.denoised = Denoised(*unseen)
+        noisy, clean = unseen
+        denoised = results.parts["denoising"] = Part(clean, {"noisy images": noisy})
         fitted: MLP | None = None
-        for number, (method, start, options) in enumerate(_methods(), start=2):
+        adam = {"lifting": Conventional(), "solver": _adam(5e-4)}
+        methods = [(name, start, how) for start in (TORCH, FIT) for name, how in (("Adam", adam), ("lifting", {}))]
+        for number, (method, start, options) in enumerate(methods, start=2):
             name = f"{method}, {start}"
             self._tell(f"{number}/6  denoiser, {name}")
             generator = torch.Generator().manual_seed(self.seed)
@@ -211,23 +213,23 @@ class Demo(Command):
                     initialise_weights(network, data, "layer-wise", generator=generator)
                     fitted = copy.deepcopy(network)
                     with torch.no_grad():
-                        denoised.restored[ALONE] = fitted(unseen[0])
+                        denoised.images[ALONE] = fitted(noisy)
                 network.load_state_dict(fitted.state_dict())
             training = self._train(network, data, held_out, size, results, batch_size=BATCH, weights="keep", **options)
             denoised.trainings[name] = training
             with torch.no_grad():
-                denoised.restored[name] = network(unseen[0])
+                denoised.images[name] = network(noisy)
             yield
 
     def _invert(self, size: Size, results: Results) -> Iterator[None]:
         """An autoencoder trained in the ordinary way; its encoder is inverted at noisy codes."""
         self._tell("6/6  autoencoder, back-propagation")
         splits = _splits(size)
-        images, held_out = (load_digits(split).images[: splits[split]] for split in ("train", "validation"))
+        digits, held_out = (load_digits(split).images[: splits[split]] for split in ("train", "validation"))
         encoder, decoder = build(self.seed)
         whole = lift(nn.Sequential(*encoder, *decoder), IMAGE)
         options = {"lifting": Conventional(), "solver": _adam(2e-3), "batch_size": BATCH}
-        training = self._train(whole, (images, images), (held_out, held_out), size, results, **options)
+        training = self._train(whole, (digits, digits), (held_out, held_out), size, results, **options)
         modules = list(whole.to_sequential())
         parts = nn.Sequential(*modules[: len(encoder)]), nn.Sequential(*modules[len(encoder) :])
         x = load_digits("test").images[: size.inverted]
@@ -241,7 +243,8 @@ class Demo(Command):
             lift(parts[0], IMAGE), codes, TotalVariation() + Box(0.0, 1.0), 0.01,
             start=guess, anchor=10 * NOISE**2, max_steps=size.sweeps,
         )  # fmt: skip
-        results.encoded = Encoded(x, guess, inversion, training)
+        images = {"decoder": guess, "inverted encoder": inversion.x}
+        results.parts["inversion"] = Part(x, images, {"decoder": training})
         yield
 
     def _train(
@@ -262,7 +265,7 @@ class Demo(Command):
 
 
 def _splits(size: Size) -> dict[str, int]:
-    """For training, for choosing the best parameters, and for the numbers that are shown."""
+    """Images for training, for choosing the best parameters, and for the numbers that are shown."""
     return {"train": size.images, "validation": size.images // 10, "test": size.images // 10}
 
 
@@ -283,59 +286,31 @@ def _adam(rate: float) -> BackPropagation:
     return BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
 
 
-def _methods() -> list[tuple[str, str, dict[str, Any]]]:
-    """(name, start of the weights, options of `train`): both methods from both starts."""
-    adam = {"lifting": Conventional(), "solver": _adam(5e-4)}
-    return [(name, start, options) for start in (TORCH, FIT) for name, options in (("Adam", adam), ("lifting", {}))]
-
-
 @dataclass(frozen=True, eq=False)
-class Photograph:
-    """A clean one, and what was made of it, by name."""
+class Part:
+    """Images that no training saw, and what was made of them.
 
-    x: Tensor
+    Arguments:
+        truth: the clean images.
+        images: what they were degraded to, and what was restored from that, by name.
+        trainings: of the networks behind images of the same names.
+    """
+
+    truth: Tensor
     images: dict[str, Tensor]
-
-    def rows(self) -> list[Row]:
-        return [_row(name, images, self.x) for name, images in self.images.items()]
-
-
-@dataclass(frozen=True, eq=False)
-class Denoised:
-    """Noisy and clean images that no training saw, and what each network made of them."""
-
-    y: Tensor
-    x: Tensor
     trainings: dict[str, Training] = field(default_factory=dict)
-    restored: dict[str, Tensor] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
+        quality = {name: float(psnr(images, self.truth).mean()) for name, images in self.images.items()}
         steps = {name: training.steps for name, training in self.trainings.items()}
-        restored = [_row(name, images, self.x, steps.get(name)) for name, images in self.restored.items()]
-        return [_row("noisy images", self.y, self.x), *restored]
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """Images, what the decoder makes of their noisy codes, and the inversion of the encoder."""
-
-    x: Tensor
-    guess: Tensor
-    inversion: Inversion
-    training: Training
-
-    def rows(self) -> list[Row]:
-        decoder = _row("decoder", self.guess, self.x, self.training.steps)
-        return [decoder, _row("inverted encoder", self.inversion.x, self.x)]
+        return [{"name": name, "psnr": value, "steps": steps.get(name)} for name, value in quality.items()]
 
 
 @dataclass
 class Results:
     """What there is so far."""
 
-    photograph: Photograph | None = None
-    denoised: Denoised | None = None
-    encoded: Encoded | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
     begun: float = field(default_factory=time.perf_counter)
     published: bool = False
     spent: float = field(default_factory=time.process_time)
@@ -346,24 +321,10 @@ class Results:
         return min(max(self.seconds() / max(time.process_time() - self.spent, 1e-3), 1.0), PATIENCE)
 
     def rows(self) -> dict[str, list[Row]]:
-        parts = {"photograph": self.photograph, "denoising": self.denoised, "inversion": self.encoded}
-        return {name: part.rows() for name, part in parts.items() if part is not None}
+        return {name: part.rows() for name, part in self.parts.items()}
 
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
-
-
-def _row(name: str, images: Tensor, x: Tensor, steps: int | None = None) -> Row:
-    return {"name": name, "psnr": float(psnr(images, x).mean()), "steps": steps}
-
-
-def _lines(rows: Sequence[Row]) -> Lines:
-    table = Lines("", box=SIMPLE, show_edge=False)
-    for heading in ("PSNR", "steps"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(row["name"], f"{row['psnr']:.2f}", "" if row["steps"] is None else f"{row['steps']:,}")
-    return table
 
 
 # -- the record -------------------------------------------------------------------------------------------------------
@@ -412,7 +373,7 @@ def _record(demo: Demo, size: Size, results: Results) -> records.Record:
         "to denoise digits, and the encoder of an autoencoder is inverted at codes with noise of standard deviation "
         f"{NOISE:g}. Each training had "
         + (f"{demo.seconds:g} seconds of work." if size.steps is None else f"{size.steps} steps.")
-        + ("" if results.encoded else " Not all of it is done.")
+        + ("" if "inversion" in results.parts else " Not all of it is done.")
     )
     flags = " --tiny" if demo.tiny else f" --seconds {demo.seconds:g}"
     configuration = {
@@ -438,26 +399,20 @@ def _record(demo: Demo, size: Size, results: Results) -> records.Record:
 
 def _figures(results: Results) -> list[records.Figure]:
     figures: list[records.Figure] = []
-    if results.photograph is not None:
-        part = results.photograph
-        captions = {row["name"]: [f"{row['psnr']:.1f} dB"] for row in part.rows()}
-        shown = {"clean": part.x, **part.images}
-        figures.append(records.Pictures("photograph", "A photograph that no denoiser saw", shown, captions, "clean"))
+    parts = results.parts
+    if (part := parts.get("photograph")) is not None:
+        figures.append(_pictures("photograph", "A photograph that no denoiser saw", part))
         figures.append(_table("restored", "Restored photograph", part.rows()))
-    if results.denoised is not None and results.denoised.trainings:
-        part = results.denoised
-        shown = {"clean": part.x, "noisy": part.y, **part.restored}
+    if (part := parts.get("denoising")) is not None and part.trainings:
         figures += [
             _table("denoising", "Denoising of digits that no training saw", part.rows()),
             _curves(part.trainings),
-            _pictures("denoised", "Denoised digits", shown),
+            _pictures("denoised", "Denoised digits", part),
             records.network_blocks(next(iter(part.trainings.values())).network),
         ]
-    if results.encoded is not None:
-        part = results.encoded
-        shown = {"clean": part.x, "decoder": part.guess, "inverted encoder": part.inversion.x}
+    if (part := parts.get("inversion")) is not None:
         figures.append(_table("inversion", "Inversion of an encoder at noisy codes", part.rows()))
-        figures.append(_pictures("inverted", "Images from noisy codes", shown))
+        figures.append(_pictures("inverted", "Images from noisy codes", part))
     return figures
 
 
@@ -476,11 +431,11 @@ def _curves(trainings: Mapping[str, Training]) -> records.Curves:
     return records.Curves("training", "PSNR of held-out images", "seconds", "PSNR (dB)", series)
 
 
-def _pictures(name: str, title: str, rows: Mapping[str, Tensor]) -> records.Pictures:
-    images = {label: batch[:SHOWN].reshape(-1, *IMAGE[1:]) for label, batch in rows.items()}
-    captions = {
-        label: [f"{value:.1f} dB" for value in psnr(batch, images["clean"]).tolist()]
-        for label, batch in images.items()
-        if label != "clean"
-    }
-    return records.Pictures(name, title, images, captions, truth="clean")
+def _pictures(name: str, title: str, part: Part) -> records.Pictures:
+    """The first images; digits may come as vectors."""
+    rows = {"clean": part.truth, **part.images}
+    colours = part.truth.ndim == 4 and part.truth.shape[1] == 3
+    rows = {label: batch[:SHOWN] if colours else batch[:SHOWN].reshape(-1, *IMAGE[1:]) for label, batch in rows.items()}
+    quality = {label: psnr(batch, rows["clean"]) for label, batch in rows.items() if label != "clean"}
+    captions = {label: [f"{value:.1f} dB" for value in values.tolist()] for label, values in quality.items()}
+    return records.Pictures(name, title, rows, captions, truth="clean")

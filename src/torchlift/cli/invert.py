@@ -7,6 +7,7 @@ import shlex
 import time
 from dataclasses import dataclass, fields
 from functools import reduce
+from importlib.util import find_spec
 from itertools import count
 from operator import add
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
-from torchlift.cli.invert_files import can_draw, is_picture, read_batch, read_model, write_pictures
+from torchlift.cli.invert_files import read_batch, read_model, write_pictures
 from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.tables import facts
 from torchlift.core.checks import check_device, check_positive, check_size
@@ -267,9 +268,9 @@ class Invert(Command):
             if images is not None:
                 np.save(unlinked(self.out / name), images.cpu().numpy(), allow_pickle=False)
                 files.append(name)
-        if not can_draw():
+        if find_spec("PIL") is None or find_spec("matplotlib") is None:
             return files
-        if is_picture(tuple(inversion.x.shape[1:])):
+        if inversion.x.ndim == 4 and inversion.x.shape[1] in (1, 3):
             write_pictures(unlinked(self.out / "images"), inversion.x.cpu())
             batches = {"input": truth, "start": start, "inversion": inversion.x}
             if bars is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -91,15 +90,6 @@ def write_pictures(folder: Path, images: Tensor) -> int:
         array = image[0] if len(image) == 1 else image.movedim(0, -1)
         Image.fromarray(array.numpy()).save(unlinked(folder / f"{index:04d}.png"))
     return len(pixels)
-
-
-def is_picture(shape: Shape) -> bool:
-    return len(shape) == 3 and shape[0] in (1, 3)
-
-
-def can_draw() -> bool:
-    """Whether pillow and matplotlib are installed."""
-    return find_spec("PIL") is not None and find_spec("matplotlib") is not None
 
 
 def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network:

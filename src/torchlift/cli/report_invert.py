@@ -39,6 +39,7 @@ def _record(folder: Path, result: Mapping[str, Any]) -> Record:
     if result["psnr"] is None and result.get("relative error") is not None:
         quality = f" Error: {result['relative error']:.3g} of the norm of the true inputs."
     pictures = _pictures(folder, result)
+    gaps = [[f"layer {number}", gap] for number, gap in enumerate(result["gaps"], 1)]
     return Record(
         name="inversions",
         title=f"Inversion of {result['model']}",
@@ -47,7 +48,12 @@ def _record(folder: Path, result: Mapping[str, Any]) -> Record:
         configuration={name: result[name] for name in SETTINGS},
         environment=result["environment"],
         seconds=result["seconds"],
-        figures=[*pictures, *_weights(result), _gaps(result), _each("image" if pictures else "sample", result)],
+        figures=[
+            *pictures,
+            *_weights(result),
+            Table.of("gaps", "Mean gap of each layer", {"": "", "gap": ".4g"}, gaps),
+            _each("image" if pictures else "sample", result),
+        ],
     )
 
 
@@ -89,11 +95,6 @@ def _weights(result: Mapping[str, Any]) -> list[Figure]:
     title = f"Choice of the weight by {trace['rule']}"
     note = f"Chosen: {result['weight']:.4g}, the mean over all of them."
     return [Curves("weights", title, "weight", ", ".join(names), series, x_log=True, note=note)]
-
-
-def _gaps(result: Mapping[str, Any]) -> Table:
-    rows = [[f"layer {number}", gap] for number, gap in enumerate(result["gaps"], 1)]
-    return Table("gaps", "Mean gap of each layer", ["", "gap"], rows, ["", ".4g"])
 
 
 def _each(noun: str, result: Mapping[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""The two tables that commands print: numbers under headings, and named facts."""
+"""The tables that commands print: numbers under headings, tables of records, and named facts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+from torchlift.report import records
+from torchlift.report.records.text import numeric_columns, table_texts
 
 _GAP = 2
 """Blanks after a column."""
@@ -31,6 +34,18 @@ def columns(words: Sequence[str], right: Sequence[str] = (), *more: str, title: 
         table.add_column(heading, justify="right", no_wrap=not words, overflow="fold")
     for heading in more:
         table.add_column(heading, overflow="fold")
+    return table
+
+
+def shown(record: records.Table) -> Table:
+    """A table of a record: columns of numbers to the right, in their formats."""
+    numeric = numeric_columns(record)
+    table = _Columns(title=record.title or None, title_justify="left", box=None, padding=(0, _GAP, 0, 0))
+    table.labels = max(numeric.index(True) if True in numeric else len(numeric), 1)
+    for index, (heading, right) in enumerate(zip(record.columns, numeric, strict=True)):
+        table.add_column(heading, justify="right" if right else "left", no_wrap=index == 0, overflow="fold")
+    for row in table_texts(record):
+        table.add_row(*row)
     return table
 
 

@@ -104,7 +104,9 @@ def check_size(where: str, value: object, minimum: int = 1) -> int:
 
 def check_device(where: str, value: str) -> torch.device:
     """A device that can compute here: the processor, or an accelerator that is present."""
-    here = ["cpu", *(str(torch.device(kind, k)) for kind, count in _accelerators() for k in range(count))]
+    found = torch.accelerator.current_accelerator(check_available=True)
+    count = 0 if found is None else torch.accelerator.device_count()
+    here = ["cpu", *(str(torch.device(found.type, k)) for k in range(count) if found is not None)]
     expected = f"one of {', '.join(here)}"
     try:
         device = torch.device(value)
@@ -115,12 +117,6 @@ def check_device(where: str, value: str) -> torch.device:
     if device.type != "cpu" and str(torch.device(device.type, device.index or 0)) not in here:
         invalid_value(where, expected, f"{value}, which torch does not find")
     return device
-
-
-def _accelerators() -> list[tuple[str, int]]:
-    """The kind of accelerator that torch finds, and how many."""
-    device = torch.accelerator.current_accelerator(check_available=True)
-    return [] if device is None else [(device.type, torch.accelerator.device_count())]
 
 
 def check_choice(where: str, name: object, choices: Iterable[str]) -> str:

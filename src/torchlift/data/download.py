@@ -54,20 +54,15 @@ def fetch(urls: Sequence[str], target: Path, *, check: Callable[[Path], None], l
 
 
 def _fetch_one(url: str, target: Path, check: Callable[[Path], None], limit: int) -> Path:
-    _check_url(url)
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise DataError(message("Download", "an https address", url))
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(target) as part:
         with part.open("wb") as sink, urllib.request.urlopen(url, timeout=TIMEOUT) as source:
             _copy(url, source, sink, limit)
         check(part)
     return target
-
-
-def _check_url(url: str) -> None:
-    parts = urllib.parse.urlsplit(url)
-    local = parts.scheme == "http" and parts.hostname in _LOOPBACK
-    if parts.scheme != "https" and not local:
-        raise DataError(message("Download", "an https address", url))
 
 
 def _copy(url: str, source: http.client.HTTPResponse, sink: BinaryIO, limit: int) -> None:

@@ -73,12 +73,8 @@ class DrawnBatches(Batches):
         where = f"{self.where} epoch {epoch}"
         data = read_batch(where, item, self.like)
         if self._first is not None:
-            _check_shapes(where, data, self._first)
+            for name, now, before in (("inputs", data.y, self._first.y), ("targets", data.x, self._first.x)):
+                if now.shape != before.shape:
+                    expected = f"shape {tuple(before.shape)}, as in epoch 0"
+                    invalid_value(f"{where} {name}", expected, tuple(now.shape), "Every epoch draws as many samples.")
         return data, permutation(len(data.y), generator).to(data.y.device)
-
-
-def _check_shapes(where: str, data: Batch, first: Batch) -> None:
-    for name, now, before in (("inputs", data.y, first.y), ("targets", data.x, first.x)):
-        if now.shape != before.shape:
-            expected = f"shape {tuple(before.shape)}, as in epoch 0"
-            invalid_value(f"{where} {name}", expected, tuple(now.shape), "Every epoch draws as many samples.")

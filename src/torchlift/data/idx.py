@@ -85,7 +85,10 @@ def _read_stream(file: Path, raw: BinaryIO, shape: ExpectedShape, sha256: str | 
         _check_length(file, length, len(header) + expected)
     payload = _read_payload(file, stream, expected)
     if sha256 is not None:
-        _check_digest(file, header, payload, sha256)
+        digest = hashlib.sha256(header)
+        digest.update(payload)
+        if digest.hexdigest() != sha256:
+            _refuse(file, f"content with SHA-256 {sha256}", digest.hexdigest(), _REPLACE)
     return torch.frombuffer(payload, dtype=torch.uint8).view(sizes)
 
 
@@ -143,13 +146,6 @@ def _check_packed(file: Path, length: int, expected: int) -> None:
 def _check_length(file: Path, length: int, expected: int) -> None:
     if length != expected:
         _refuse(file, f"{expected} bytes", f"{length} bytes", _REPLACE)
-
-
-def _check_digest(file: Path, header: bytes, payload: bytearray, sha256: str) -> None:
-    digest = hashlib.sha256(header)
-    digest.update(payload)
-    if digest.hexdigest() != sha256:
-        _refuse(file, f"content with SHA-256 {sha256}", digest.hexdigest(), _REPLACE)
 
 
 def _swapped(file: Path) -> str:

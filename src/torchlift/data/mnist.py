@@ -98,14 +98,10 @@ def find_files(files: SplitFiles, folders: list[Path]) -> tuple[Path | None, Pat
 
 
 def _find(name: str, folders: list[Path]) -> Path | None:
-    candidates = (folder / variant for folder in folders for variant in _spellings(name))
+    dotted = name.replace("-idx", ".idx")  # as some distributions spell it
+    spellings = (f"{name}.gz", name, f"{dotted}.gz", dotted)
+    candidates = (folder / spelling for folder in folders for spelling in spellings)
     return next((file for file in candidates if file.is_file()), None)
-
-
-def _spellings(name: str) -> list[str]:
-    """The names under which a file is found in the wild."""
-    dotted = name.replace("-idx", ".idx")
-    return [name + ".gz", name, dotted + ".gz", dotted]
 
 
 def _absent(files: SplitFiles, folders: list[Path]) -> str:

@@ -49,7 +49,10 @@ class Stream:
     def active(self) -> Iterator[None]:
         others = self._states()
         if self._own is None:
-            self._start()
+            for generator in self.generators:
+                generator.manual_seed(self.seed)
+            random.seed(self.seed)
+            np.random.seed(self.seed % 2**32)  # noqa: NPY002
         else:
             self._put(self._own)
         try:
@@ -59,12 +62,6 @@ class Stream:
             self._put(others)
 
     # Data sets of other people draw from numpy's old global stream, so it is swapped too.
-
-    def _start(self) -> None:
-        for generator in self.generators:
-            generator.manual_seed(self.seed)
-        random.seed(self.seed)
-        np.random.seed(self.seed % 2**32)  # noqa: NPY002
 
     def _states(self) -> list[Any]:
         of_generators = [generator.get_state() for generator in self.generators]

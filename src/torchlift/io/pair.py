@@ -36,7 +36,9 @@ def save_tensors(
         DataError: The disk is full or refuses, or the folder holds other things.
     """
     folder = Path(path).resolve()
-    _check_free(folder)
+    if folder.exists() and not (folder.is_dir() and {item.name for item in folder.iterdir()} <= {TENSORS, RECORD}):
+        hint = "Choose another path, or remove it yourself."
+        refuse(folder, f"nothing, or a folder of {TENSORS} and {RECORD} only", "something else", hint)
     with replacing(folder) as new:
         write_pair(new, tensors, record, kind)
     return folder
@@ -58,11 +60,3 @@ def write_pair(folder: Path, tensors: Mapping[str, Tensor], record: Mapping[str,
     """Both files into an existing folder, and on to the disk."""
     entry = write_tensors(folder / TENSORS, tensors)
     write_record(folder, {"format": PAIR, "kind": kind, "tensors": entry}, record)
-
-
-def _check_free(folder: Path) -> None:
-    if not folder.exists():
-        return
-    if not folder.is_dir() or not {item.name for item in folder.iterdir()} <= {TENSORS, RECORD}:
-        hint = "Choose another path, or remove it yourself."
-        refuse(folder, f"nothing, or a folder of {TENSORS} and {RECORD} only", "something else", hint)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +51,14 @@ class Network(nn.Module, ABC):
         the context of some batch of two or more as an example.
         """
         reference = torch.empty(0) if self.like is None else self.like
-        example = reference.new_zeros(_batch_size(context), *self.in_shape)
-        arguments, dynamic = (example,), ({0: Dim.DYNAMIC},)
+        size = min((tensor.shape[0] for tensor in context_tensors(context)), default=2)
+        if size < 2:  # torch.export specialises on sizes 0 and 1
+            invalid_value("to_sequential context", "an example batch of two or more samples", size)
+        example, batch = reference.new_zeros(size, *self.in_shape), {0: Dim.DYNAMIC}
+        arguments, dynamic = (example,), (batch,)
         if context is not None:
-            arguments, dynamic = (example, context), (*dynamic, _dynamic(context))
+            of_context = dict.fromkeys(context, batch) if isinstance(context, Mapping) else batch
+            arguments, dynamic = (example, context), (batch, of_context)
         return torch.export.export(copy.deepcopy(self).eval(), arguments, dynamic_shapes=dynamic).module()
 
     def save_pretrained(self, folder: str | Path) -> Path:
@@ -129,18 +132,3 @@ def _short(activation: object) -> str:
     """An activation in a few words; learned thresholds are not written out."""
     text = str(activation)
     return text if len(text) <= 40 else type(activation).__name__
-
-
-def _batch_size(context: Context) -> int:
-    """Batch size of an example context; torch.export specialises on sizes 0 and 1."""
-    size = min((tensor.shape[0] for tensor in context_tensors(context)), default=2)
-    if size < 2:
-        invalid_value("to_sequential context", "an example batch of two or more samples", size)
-    return size
-
-
-def _dynamic(context: Tensor | Mapping[str, Tensor]) -> Any:
-    """The batch axis of every tensor of the context, for torch.export."""
-    if isinstance(context, Mapping):
-        return {name: {0: Dim.DYNAMIC} for name in context}
-    return {0: Dim.DYNAMIC}

@@ -52,7 +52,10 @@ class Chain(Network):
         reader = Reader(_input_shape(plain, input_shape))
         reader.read(list(plain))
         super().__init__(reader.shapes[0], reader.shape)
-        _check_uniform(plain)
+        kinds = {(p.dtype, p.device) for p in plain.parameters()}
+        if len(kinds) > 1:
+            hint = "Move the whole model with `.to(dtype, device)`."
+            invalid_value("lift", "parameters of one dtype on one device", sorted(map(str, kinds)), hint)
         self._output = (reader.source, reader.term())
         # Layers with weights keep only their structure here; `_current` puts the parameters in.
         self._fixed = tuple(layer.operator.map_tensors(lambda _, t: t.to("meta")) for layer in reader.layers)
@@ -247,7 +250,7 @@ class Chain(Network):
                 yield plain, name, index, shape
 
     def _slots(self) -> Iterator[tuple[str, str, int | None, torch.Size]]:
-        """As `slots`, in the order of the plain parameters, with thresholds, which are not stacked: index None."""
+        """What `slots` gives, and the thresholds, whose index is None: they are not stacked. In the plain order."""
         owners, thresholds = dict(self._owners), dict(self._thresholds)
         for module, part in self._skeleton[0].named_modules():
             for name, parameter in part.named_parameters(recurse=False):
@@ -318,13 +321,6 @@ def _input_shape(plain: nn.Sequential, given: int | Iterable[int] | None) -> Sha
         return (first.in_features,)
     hint = "Try lift(module, input_shape=(channels, height, width))."
     invalid_value("lift", f"input_shape, because {type(first).__name__} does not tell it", "nothing", hint)
-
-
-def _check_uniform(plain: nn.Sequential) -> None:
-    kinds = {(p.dtype, p.device) for p in plain.parameters()}
-    if len(kinds) > 1:
-        hint = "Move the whole model with `.to(dtype, device)`."
-        invalid_value("lift", "parameters of one dtype on one device", sorted(map(str, kinds)), hint)
 
 
 def _roles(reader: Reader, output: Term) -> dict[str, list[int]]:

@@ -271,13 +271,10 @@ class FirmDenoiser(Denoiser):
         return Certificate(tuple(float(filter_norm(bank.tensors()["weight"].double(), GRID)) for bank in banks))
 
     def _banks(self) -> list[LinearOperator]:
-        return [_bounded(bank) for bank in self.filters.operators(self.iterations)]
-
-
-def _bounded(bank: LinearOperator) -> LinearOperator:
-    """D / max(1, ‖D‖), with room for the rounding of single precision."""
-    weight = bank.tensors()["weight"]
-    return _scaled(bank, (1 - 1e-5) / filter_norm(weight, GRID).clamp(min=1.0))
+        """W_j / max(1, ‖W_j‖), with room for the rounding of single precision."""
+        banks = self.filters.operators(self.iterations)
+        norms = [filter_norm(bank.tensors()["weight"], GRID) for bank in banks]
+        return [_scaled(bank, (1 - 1e-5) / norm.clamp(min=1.0)) for bank, norm in zip(banks, norms, strict=True)]
 
 
 def _scaled(bank: LinearOperator, factor: Tensor) -> LinearOperator:

@@ -120,7 +120,7 @@ class DenseForm:
 
 
 def _shared(activations: Sequence[ProximalActivation]) -> list[ProximalActivation]:
-    """With one object for neighbours that are equal and hold no tensors, so that each is looked at once."""
+    """The activations; neighbours that are equal and hold no tensors are one object, so that each is looked at once."""
     shared: list[ProximalActivation] = []
     for activation in activations:
         last = shared[-1] if shared else None

@@ -109,9 +109,12 @@ class GraphNetwork(Network):
     def context(self, y: Tensor) -> dict[str, Tensor]:
         """What max-pooling, norms and opaque rows take from the forward pass at y, by path: (B, …) each."""
         contexts: dict[str, Tensor] = {}
-        states = self._recording(y, contexts)
+        u = [y]
+        for row in self.plan.rows:
+            u.append(self._activation(row)(self._evaluate(row, u, None, contexts)))
+        self._evaluate(self.plan.output, u, None, contexts)
         for row in self.plan.opaque:
-            contexts |= {state_key(row.path, k): states[k] for k in row.reads}
+            contexts |= {state_key(row.path, k): u[k] for k in row.reads}
         return contexts
 
     def up_to(self, path: str) -> GraphNetwork:
@@ -219,13 +222,6 @@ class GraphNetwork(Network):
                 trailing = part if name_of(node) == "layer_norm" else part.reshape(-1, *(1,) * (value.ndim - 2))
                 value = operation(value, trailing)
         return value
-
-    def _recording(self, y: Tensor, contexts: dict[str, Tensor]) -> list[Tensor]:
-        u = [y]
-        for row in self.plan.rows:
-            u.append(self._activation(row)(self._evaluate(row, u, None, contexts)))
-        self._evaluate(self.plan.output, u, None, contexts)
-        return u
 
     def _value(self, node: fx.Node, batch: int) -> Any:
         """The value of a call that does not depend on the input, beside the size of the batch."""

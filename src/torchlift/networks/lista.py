@@ -102,7 +102,9 @@ class LISTA(Unrolled):
             parts = {"dictionary": self.dictionary, "threshold": self.threshold, "step": self.step}
         else:
             self.dictionary = Tied(L, 1, True)
-            self.coupling = Tied(_dense(gamma, A, context), self.iterations, tied)
+            start = (gamma * A.to_dense(context).T).contiguous()  # a matrix of its own, on flattened samples
+            B = as_operator("LISTA coupling", start, in_shape=A.out_shape, out_shape=A.in_shape)
+            self.coupling = Tied(B, self.iterations, tied)
             self.threshold = Positive(gamma * weight, count, like)
             parts = {"dictionary": self.dictionary, "threshold": self.threshold, "coupling": self.coupling}
         set_learnable("LISTA", parts, parts if learnable is None else learnable)
@@ -169,9 +171,3 @@ def _correction(B: LinearOperator, A: LinearOperator, j: int) -> FusedRow:
         return u[j] + B.forward(u[0] - A.forward(u[j], context), context)
 
     return row
-
-
-def _dense(gamma: float, A: LinearOperator, context: Context) -> LinearOperator:
-    """γ Aᵀ as a matrix with weights of its own, on flattened samples."""
-    matrix = gamma * A.to_dense(context).T
-    return as_operator("LISTA coupling", matrix.contiguous(), in_shape=A.out_shape, out_shape=A.in_shape)

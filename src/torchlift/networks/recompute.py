@@ -82,7 +82,7 @@ def _chosen(states: States, places: set[int]) -> States:
 
 
 def _listed(states: Mapping[int, Tensor], length: int) -> list[Tensor]:
-    """As the rows of a form expect them; those that no row reads any more are missing."""
+    """The states in a list, as rows of a form read them; those that no row reads any more are missing."""
     return [states.get(k) for k in range(length)]  # type: ignore[misc]
 
 

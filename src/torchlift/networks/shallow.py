@@ -79,7 +79,8 @@ class Shallow(Network):
     def to_sequential(self, context: Context = None) -> nn.Module:
         """Two linear modules around one activation, where all blocks share an elementwise one."""
         first = self.activations[0]
-        if len(self.activations) > 1 and not _shared(self.activations):
+        plain = first.dim is None and not tensors_of(first)
+        if len(self.activations) > 1 and not (plain and all(activation is first for activation in self.activations)):
             return super().to_sequential(context)
         layers, outputs = self._maps()
         biases = [bias for _, bias in layers if bias is not None]
@@ -90,13 +91,6 @@ class Shallow(Network):
     def _maps(self) -> tuple[list, list]:
         """(W_j, b_j) and (C_j, None) of each block."""
         return list(chain(*maps_of(self.hidden))), list(chain(*maps_of(self.output)))
-
-
-def _shared(activations: Sequence[ProximalActivation]) -> bool:
-    """Whether one activation without groups or channels serves all blocks."""
-    first = activations[0]
-    plain = first.dim is None and not tensors_of(first)
-    return plain and all(activation is first for activation in activations)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -100,15 +100,14 @@ def _is_parameter(tensor: Tensor) -> bool:
 def block_norms(objective: Objective, context: Context = None) -> dict[str, Tensor]:
     """The norms of all blocks of K, M, V and W, one matrix each; the columns of u_0 are left out."""
     form = objective.network.operators()
-    matrices = {name: _norms(getattr(form, name), context) for name in "KMVW"}
-    return {name: norms if name == "V" else norms[:, 1:] for name, norms in matrices.items()}
-
-
-def _norms(operator: BlockOperator, context: Context) -> Tensor:
-    norms = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
-    for place, block in operator.blocks.items():
-        norms[place] = block.norm_bound(context)
-    return norms
+    matrices: dict[str, Tensor] = {}
+    for name in "KMVW":
+        operator: BlockOperator = getattr(form, name)
+        norms = torch.zeros(len(operator.row_shapes), len(operator.column_shapes), dtype=torch.float64)
+        for place, block in operator.blocks.items():
+            norms[place] = block.norm_bound(context)
+        matrices[name] = norms if name == "V" else norms[:, 1:]
+    return matrices
 
 
 def coupled_bound(
@@ -131,7 +130,10 @@ def coupled_bound(
         rows_of = {"M": [rho] * len(weights), "W": curvatures, "K": [objective.loss.curvature()]}
     else:
         rows_of = {"V": [rho] * len(weights)}
-    parts = [_weighted(norms[name][:, columns], factors) for name, factors in rows_of.items()]
+    parts: list[Tensor] = []
+    for name, factors in rows_of.items():  # √factor times each row; no block, no infinite curvature
+        chosen = norms[name][:, columns]
+        parts.append(torch.where(chosen > 0, chosen * torch.tensor(factors, dtype=torch.float64).sqrt()[:, None], 0.0))
     if not free_u:
         diagonal = [
             weights[j] * lifting.curvature_z(activations[j]) + _regulariser_curvature(objective, j) for j in rows
@@ -141,12 +143,6 @@ def coupled_bound(
     if not bool(stacked.isfinite().all()):
         return None
     return float(torch.linalg.matrix_norm(stacked, 2)) ** 2 / batch
-
-
-def _weighted(norms: Tensor, factors: Sequence[float]) -> Tensor:
-    """√factor times each row; no block, no infinite curvature."""
-    scaled = norms * torch.tensor(factors, dtype=torch.float64).sqrt()[:, None]
-    return torch.where(norms > 0, scaled, 0.0)
 
 
 def _regulariser_curvature(objective: Objective, row: int) -> float:

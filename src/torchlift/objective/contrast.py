@@ -48,7 +48,10 @@ def contrast(
         objective.loss.check(tuple(output.shape), x, values=False)
         loss = objective.loss.value(output, x).sum() / len(y)
     stage.sum_(loss)
-    _refuse_infinite(loss, shard)
+    mean = shard.mean(loss)
+    if not bool(mean.isfinite()):  # no minimisation starts there; all processes fail together
+        ranks = shard.which(shard.counted and not bool(loss.isfinite()))
+        raise StepFailure(Result.NOT_FINITE, f"the loss is {float(mean)}{ranks and f', on {ranks}'}")
     start = stage.initialise(y, "forward", context)
     local, inputs = stage.objective, stage.room(y)
     assert local.free is not None  # since the lifting is contrastive
@@ -60,11 +63,3 @@ def contrast(
     gradients = local.gradients(inputs, x, clamped, context, want="parameters", free=free).parameters
     shard.mean_(loss, *gradients.values())
     return loss, y.new_empty(0) if output is None else output, gradients
-
-
-def _refuse_infinite(loss: Tensor, shard: Shard) -> None:
-    """No minimisation starts there; all processes fail together."""
-    mean = shard.mean(loss)
-    if not bool(mean.isfinite()):
-        ranks = shard.which(shard.counted and not bool(loss.isfinite()))
-        raise StepFailure(Result.NOT_FINITE, f"the loss is {float(mean)}{ranks and f', on {ranks}'}")

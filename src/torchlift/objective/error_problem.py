@@ -218,7 +218,7 @@ class _Trace:
 
 
 def _detached(activation: ProximalActivation, value: Tensor) -> tuple[ProximalActivation, Tensor]:
-    """As they are now, whatever becomes of learned thresholds."""
+    """Copies that keep their numbers, whatever becomes of learned thresholds."""
     tensors = {name: tensor.detach().clone() for name, tensor in tensors_of(activation).items()}
     return with_tensors(activation, tensors) if tensors else activation, value.detach()
 

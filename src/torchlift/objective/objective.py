@@ -197,7 +197,10 @@ class Objective:
             else:
                 self._check_states(z, batch)
                 result = self.engine.gradients(y, x, z, context, out, want)
-                self._add_regulariser_gradients(z, result)
+                for layer, regulariser in self.state_regularisers.items():
+                    if regulariser.smooth:
+                        slot = result.z[layer - 1]
+                        slot.add_(regulariser.grad(z[layer - 1].to(slot.dtype)) / batch)
                 if self.free is not None and want != "states":
                     self._subtract_free_gradients(y, context, result, free)
             self.add_parameter_gradients(result.parameters)
@@ -328,12 +331,6 @@ class Objective:
             free = free_energy.minimise(self.free, y, self._forward_states(y, context), context)
         for name, grad in self.free.gradients(y, y, free, context, want="parameters").parameters.items():
             result.parameters[name] = result.parameters[name] - grad
-
-    def _add_regulariser_gradients(self, z: States, result: Gradients) -> None:
-        for layer, regulariser in self.state_regularisers.items():
-            if regulariser.smooth:
-                slot = result.z[layer - 1]
-                slot.add_(regulariser.grad(z[layer - 1].to(slot.dtype)) / z.batch)
 
     def _back_propagate(self, y: Tensor, x: Tensor, context: Context) -> Gradients:
         parameters = dict(self.engine.trainable())

@@ -86,7 +86,7 @@ class Blur(OnImages):
         return self.kernel.shape[0] // 2, self.kernel.shape[1] // 2
 
     def _sources(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """For each row and column of the padded image, the one it is copied from."""
+        """The row and column that each row and column of the padded image is copied from."""
         _, height, width = self.shape
         half_height, half_width = self._half
         rows = _source(self.boundary, height, half_height, device)

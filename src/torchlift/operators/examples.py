@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from torchlift.operators.base import Compose, Context, LinearOperator, Sum
 from torchlift.operators.blur import Blur, gaussian_kernel
@@ -61,10 +62,6 @@ def _masked_blur(g: Generator) -> Example:
     shape = (1, 5, 6)
     mask, blur = Mask(shape=shape), Blur(_randn(g, 3, 3), shape, "symmetric")
     return Example(mask @ blur, {"mask": _masks(g, *shape)})
-
-
-def _reflected(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.nn.functional.pad(weight @ x, (2, 1), mode="reflect")
 
 
 def _inpainting_normal_map(g: Generator) -> Example:
@@ -124,7 +121,9 @@ OPERATORS: dict[str, Callable[[Generator], Example]] = {
     "mask per sample": lambda g: Example(Mask(shape=(1, 4, 3)), _masks(g, 1, 4, 3)),
     "mask per sample by name": lambda g: Example(Mask(shape=(5,), key="known"), {"known": _masks(g, 5)}),
     "diagonal per channel": lambda g: Example(Diagonal(_randn(g, 3, 1), (3, 4))),
-    "functional": lambda g: Example(Functional(_reflected, (2, 4), (2, 7), (_randn(g, 2, 2),), "reflect")),
+    "functional": lambda g: Example(
+        Functional(lambda x, w: pad(w @ x, (2, 1), mode="reflect"), (2, 4), (2, 7), (_randn(g, 2, 2),), "reflect")
+    ),
     "functional with context": lambda g: Example(
         Functional(lambda x, scale: x.flip(-1) * scale, (2, 3), (2, 3), name="flip", key="scale"),
         {"scale": _masks(g, 2, 3)},

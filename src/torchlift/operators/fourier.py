@@ -64,5 +64,5 @@ def _parts(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _supported(x: Tensor) -> Tensor:
-    """In a precision that torch has a Fourier transform for."""
+    """x in a precision that torch has a Fourier transform for."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()

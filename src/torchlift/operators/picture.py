@@ -36,17 +36,14 @@ def _cells(operator: BlockOperator) -> tuple[list[str], list[list[str]]]:
         if i is None:
             body.append([GAP] * len(heading))
             continue
-        cells = [GAP if j is None else _cell(operator, i, j) for j in columns]
+        symbols = {j: block.symbol() for (row, j), block in operator.blocks.items() if row == i}
+        cells = [GAP if j is None else symbols.get(j, ZERO) for j in columns]
         body.append([_label(operator.row_name, operator.row_shapes, i), *cells])
     return heading, body
 
 
 def _label(name: str, shapes: tuple[Shape, ...], index: int) -> str:
     return f"{name.format(index, index + 1)} ({size(shapes[index])})"
-
-
-def _cell(operator: BlockOperator, i: int, j: int) -> str:
-    return operator.blocks[i, j].symbol() if (i, j) in operator.blocks else ZERO
 
 
 def text(operator: BlockOperator) -> str:

@@ -77,7 +77,7 @@ class Radon(OnImages):
         return (left + right).sum(-2)
 
     def _rays(self, like: Tensor) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-        """For each angle the two pixels that a ray passes between, and their weights: (lines, detectors) each."""
+        """The two pixels that a ray passes between, and their weights, for each angle: (lines, detectors) each."""
         _, height, width = self.shape
         exact = {"dtype": torch.float64, "device": like.device}
         t = torch.arange(self._count, **exact) - (self._count - 1) / 2

@@ -10,7 +10,7 @@ from torchlift.report.records import Grid
 from torchlift.report.records.figures import borders
 
 SIDE = 190.0
-"""Of the longer side of a grid, in units of the drawing; a letter of a cell is 5 to 6 wide."""
+"""Length of the longer side of a grid, in units of the drawing; a letter of a cell is 5 to 6 wide."""
 MARGIN = 30.0
 TOP = 22.0
 MOST_NAMES = 12
@@ -37,7 +37,7 @@ def drawing(grid: Grid) -> Html:
 
 
 def description(grid: Grid) -> str:
-    """In words, for those who do not see it."""
+    """The drawing in words, for those who do not see it."""
     cells = ", ".join(f"{symbol} in row {row + 1}, column {column + 1}" for row, column, symbol in grid.cells[:60])
     more = f" and {len(grid.cells) - 60} more" if len(grid.cells) > 60 else ""
     return f"{grid.name}: {len(grid.rows)} × {len(grid.columns)} blocks; not zero: {cells or 'none'}{more}"

@@ -17,9 +17,9 @@ from torchlift.report.records import Blocks, Curves, Figure, HeatMap, Pictures, 
 from torchlift.report.records.text import numeric_columns, table_texts
 
 MOST_POINTS = 1500
-"""Of a drawn curve; longer ones keep the smallest and largest value of each stretch."""
+"""Points of a drawn curve; longer ones keep the smallest and largest value of each stretch."""
 MOST_ROWS = 40
-"""Of the tables beside curves and heat maps."""
+"""Rows of the tables beside curves and heat maps."""
 LONG = 24
 """Letters from which on a cell is kept wide."""
 MANY = 24

@@ -22,10 +22,10 @@ def _between(anchors: Sequence[str], count: int) -> tuple[tuple[int, int, int], 
 
 
 ERROR = _between(("#ffffff", "#fdd9b5", "#f4895f", "#c8344a", "#701f57", "#1f0c30"), 64)
-"""For absolute errors: white is none."""
+"""Colours of absolute errors: white is none."""
 
 HEAT = _between(("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"), 256)
-"""For heat maps: equal steps look equal, also to those who see few colours."""
+"""Colours of heat maps: equal steps look equal, also to those who see few colours."""
 
 
 def picture(image: Tensor, largest: float = 1.0, palette: Palette = GREY) -> str:

@@ -89,7 +89,8 @@ class ADMM(Solver[SaddleProblem, ADMMState]):
             duals = (*duals, _dual_of_g(problem, point, x, duals))
         splits = tuple(term.forward(x) for term in terms)
         size = math.prod(x.shape[1:])
-        dense = size <= self.cholesky_up_to and _same_for_all_samples(problem)
+        alike = all(part.context is None for part in problem.terms) and getattr(problem.f, "context", None) is None
+        dense = size <= self.cholesky_up_to and alike
         return ADMMState(
             count=0,
             point=Point({"x": x, "dual": duals, "split": splits}),
@@ -197,7 +198,3 @@ def _factorise(problem: SaddleProblem, state: ADMMState) -> Tensor:
         detail = "the x-update has no unique solution: nothing in f, g or the terms sees some direction of x"
         raise StepFailure(Result.NOT_POSITIVE_DEFINITE, detail)
     return factor
-
-
-def _same_for_all_samples(problem: SaddleProblem) -> bool:
-    return all(term.context is None for term in problem.terms) and getattr(problem.f, "context", None) is None

@@ -73,7 +73,7 @@ class Backtracking(StepRule):
         return new if proposal.decreases_enough(new, size) else None
 
     def _enlarged(self, proposal: Proposal, size: float, new: Point) -> tuple[Point, StepState]:
-        """In the first step, while a larger size is accepted too and lowers f + g further, take it."""
+        """The largest step size that is accepted and lowers f + g further; tried in the first step only."""
         value = proposal.value(new)
         for _ in range(self.trials):
             larger = self._accepted(proposal, size / self.shrink)

@@ -61,7 +61,9 @@ def solve(
             invalid_value("solve", "a start or a state", "neither")
         point = as_point(start)
         solver.check(problem, point)
-        _check_start(point)
+        for name in point:
+            if not all(bool(tensor.isfinite().all()) for tensor in point[name]):
+                invalid_value(f"start block {name!r}", "finite values", "NaN or infinity")
         state = solver.init(problem, point)
     else:
         solver.check(problem, state.point)
@@ -174,9 +176,3 @@ def _worst(point: Point, norms: list[float]) -> str:
         if math.isinf(value) and not all(bool(tensor.isfinite().all()) for tensor in point[name])
     ]  # fmt: skip
     return bad[0] if bad else names[ranked.index(max(ranked))]
-
-
-def _check_start(point: Point) -> None:
-    for name in point:
-        if not all(bool(tensor.isfinite().all()) for tensor in point[name]):
-            invalid_value(f"start block {name!r}", "finite values", "NaN or infinity")

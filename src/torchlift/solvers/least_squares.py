@@ -55,7 +55,7 @@ def _direct(x: Tensor, y: Tensor, ridge: float, tolerance: float) -> Tensor:
 
 
 def _minimal(x: Tensor, y: Tensor, ridge: float) -> Tensor:
-    """By the singular values, with those at the level of rounding taken for 0."""
+    """The solution by singular values, with those at the level of rounding taken for 0."""
     left, values, right = torch.linalg.svd(x, full_matrices=False)
     keep = values > max(x.shape) * torch.finfo(x.dtype).eps * values.max()
     filtered = torch.where(keep, values / (values.square() + ridge).clamp_min(torch.finfo(x.dtype).tiny), 0.0)

@@ -13,7 +13,6 @@ from torchlift.cli.app import run
 from torchlift.lab.benchmarks import layers
 from torchlift.lab.benchmarks.coordinates import compare
 from torchlift.lab.benchmarks.measure import PeakMemory, interleaved
-from torchlift.lab.commands.bench_layers import growth
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective
@@ -122,7 +121,7 @@ def test_command_writes_table_json_and_plot(tmp_path, capsys) -> None:
     assert [row["layers"] for row in record["rows"]] == [1, 2]
     assert (tmp_path / "figures" / "bench-layers.png").stat().st_size > 1000
     assert (tmp_path / "figures" / "bench-layers.svg").exists()
-    assert len(growth(record["rows"])) == 2
+    assert len(layers.growth(record["rows"])) == 2
 
 
 @pytest.mark.parametrize(

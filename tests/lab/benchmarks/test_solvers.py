@@ -12,7 +12,6 @@ import pytest
 import torchlift.lab.trajectory
 from torchlift.cli.app import run
 from torchlift.lab.benchmarks import solvers
-from torchlift.lab.commands.bench_solvers import descent
 from torchlift.lab.reproduction import optimisers
 from torchlift.lab.trajectory import Trajectory
 
@@ -72,7 +71,7 @@ def test_command_writes_table_json_and_plot(tmp_path, capsys) -> None:
     record = json.loads((tmp_path / "bench-solvers.json").read_text())
     assert [each["name"] for each in record["runs"]] == ["gradient", "Adam"]
     assert (tmp_path / "figures" / "bench-solvers.png").stat().st_size > 1000
-    assert len(descent(record["runs"])) == 3
+    assert len(solvers.descent(record["runs"])) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from PIL import Image
 
 from torchlift.cli import main
 from torchlift.lab.benchmarks import league
-from torchlift.lab.benchmarks.cifar import load_cifar
+from torchlift.lab.benchmarks.league_cases import cases, load_cifar
 
 
 def test_a_tiny_case_is_run_once_and_resumed(
@@ -41,9 +41,9 @@ def test_a_tiny_case_is_run_once_and_resumed(
 @pytest.mark.parametrize("name", ["LISTA, denoising, 8 s", "PrimalDual, deblurring, 8 s"])
 def test_unrolled_networks_take_part(name: str, tmp_path: Path) -> None:
     """All parts of ours, and Muon, which moves the matrices of a stack one by one."""
-    case = league.cases(tiny=True)[name]
+    case = cases(tiny=True)[name]
     record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["Muon"])
-    assert len(record["runs"]) == len(league.ABLATIONS) + 2
+    assert len(record["runs"]) == len(league.ABLATIONS) + 2 * (1 + len(case.baselines))
     assert all(row["steps"] > 0 and row["report"] > 0 for row in record["runs"])
 
 
@@ -56,7 +56,7 @@ def test_cifar_takes_part_where_its_folder_is_given(tmp_path: Path, capsys: pyte
             Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / f"{number}.jpg")
     images, labels = load_cifar(tmp_path / "cifar", "train")
     assert images.shape == (20, 3, 32, 32) and labels.tolist() == [0] * 10 + [1] * 10
-    case = league.cases(True, tmp_path / "cifar")["CIFAR-10, VGG"]
+    case = cases(True, tmp_path / "cifar")["CIFAR-10, VGG"]
     record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["AdamW"])
     assert all(row["report"] in (0, 25, 50, 75, 100) for row in record["runs"])
     assert main(["bench", "league", "CIFAR", "--cifar", str(tmp_path), "--records", str(tmp_path / "new")]) == 2
@@ -105,10 +105,62 @@ def test_tables_show_medians_over_seeds() -> None:
     assert first == "| c (%; 2.0 s, 3 seeds, 1 trial) | 91.00 | 95.00, Muon, our start | – | not reached |"
 
 
+#: A small case of every family, and the methods that only it has.
+FAMILIES = {
+    "mnist": ("784-100", ()),
+    "resnet": ("ResNet 8 × 128, 3 epochs", ()),
+    "dead": ("10 × 256 soft-threshold", ()),
+    "imaging": ("inpainting, threshold 0.02, 10 s", ()),
+    "unrolled": ("LISTA, inpainting", ("Adam, two rates",)),
+    "redrawn": ("inpainting, redrawn", ("Adam, two rates",)),
+    "sensing": ("coupled LISTA", ("Adam, two rates",)),
+    "default-start": ("7 × 784", ("ours, layer-wise",)),
+    "starts": ("lifted variables", tuple(f"ours, states {how}" for how in ("forward", "input", "random", "warm"))),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_runs_and_reports(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its own methods beside ours and one baseline, all with the same budget."""
+    part, own = FAMILIES[family]
+    monkeypatch.setattr(league, "ABLATIONS", {"ours": league.ABLATIONS["ours"]})
+    (case,) = (case for case in cases(tiny=True).values() if part in case.name)
+    assert case.family == family
+    record = league.compete(case, 0, 1, tmp_path / "case.json", seconds=0.05, baselines=["AdamW"])
+    assert {row["method"] for row in record["runs"]} == {"ours", "AdamW", *own}
+    for row in record["runs"]:
+        assert row["steps"] > 0 and row["report"] is not None, row
+    rows = league.standings(record)
+    assert {(row["method"], row["start"]) for row in rows} == {(row["method"], row["start"]) for row in record["runs"]}
+
+
+def test_all_starts_of_weights_take_part() -> None:
+    variants = cases()["starting weights, 10 s"].variants
+    assert [options["weights"] for options in variants.values()] == [
+        "keep", "he", "orthogonal", "lsuv", "identity", "identity-fit", "layer-wise",
+    ]  # fmt: skip
+
+
+def test_families_are_words_of_the_command_and_it_has_two_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(league, "ABLATIONS", {"ours": league.ABLATIONS["ours"]})
+    monkeypatch.setattr(league, "BASELINES", {})
+    arguments = ["sensing", "--tiny", "--seeds", "1", "--trials", "1", "--seconds", "0.05"]
+    assert main(["bench", "training", *arguments, "--records", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "coupled LISTA" in shown and "nmse" in shown and "Adam, two rates" in shown
+    record = json.loads(next(tmp_path.glob("*.json")).read_text(encoding="utf-8"))
+    assert "dB" in league.markdown([record])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["denosing"], ["parts of the names"]),
+        (["imagin"], ["families", "Did you mean 'imaging'"]),
+        (["--seeds", "0"], ["seeds"]),
         (["--trials", "4"], ["trials", "at most 3"]),
         (["--seconds", "-1"], ["seconds", "> 0"]),
     ],

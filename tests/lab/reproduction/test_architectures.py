@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from torchlift.lab.problem import load_images
 from torchlift.lab.reproduction import Experiment, Work
 from torchlift.lab.reproduction.architectures import (
     NAMES,
     ROUNDING,
+    SIDE,
     TINY,
     Architectures,
-    Images,
     defined_claim,
     form_claim,
     learn,
@@ -53,7 +54,7 @@ def test_a_tiny_run_fills_its_tables(tiny: Callable[[Experiment], Work]) -> None
 @pytest.mark.parametrize("kind", networks(0))
 def test_the_form_holds_and_a_broken_one_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = networks(1)[kind]
-    images = Images.of("validation", 4, 0).y
+    images = load_images("denoising", 1, 4, 0, SIDE).validation_y
     found = {name: value for name, value in residuals(network, images).items() if value is not None}
     assert max(found.values()) < ROUNDING
     form = network.operators()
@@ -67,8 +68,8 @@ def test_the_form_holds_and_a_broken_one_is_seen(kind: str, monkeypatch: pytest.
 
 def test_a_refusal_is_kept_with_its_reason() -> None:
     network = MLP([196, 5, 196], Softmax(), generator=torch.Generator().manual_seed(0))
-    images = Images.of("train", 4, 0)
-    _, found = learn(network, Fenchel(0.1), images, images, replace(TINY, steps=1), 0)
+    images = load_images("denoising", 4, 4, 0, SIDE)
+    _, found = learn(network, Fenchel(0.1), images, replace(TINY, steps=1), 0)
     assert "B_σ is written out" in found["refused"]
     claim = defined_claim({("MLP", "Fenchel"): found, ("MLP", "Bregman"): row(1.0)})
     assert (claim.outcome, claim.source) == ("did not hold", "torchlift")
@@ -86,7 +87,7 @@ def test_a_refusal_is_kept_with_its_reason() -> None:
     ],
 )
 def test_training_must_beat_the_start_and_the_mean_image(found: Any, outcome: str) -> None:
-    claim = training_claim(found, mean=12.0, steps=9, decidable=True)
+    claim = training_claim(found, mean=12.0, steps=9)
     assert claim.outcome == outcome
     assert ("not: a with" in claim.measured) == (outcome == "did not hold")
     assert ("not in the time they had: a with c" in claim.measured) == any(

@@ -39,8 +39,7 @@ NOTHING = [outcome([10, 12.5, 12.5], recognised=False)] * 3
 )
 def test_claims(replicated: list[Outcome], random: list[Outcome], expected: list[str]) -> None:
     runs = {"input": replicated, "random": random}
-    assert [claim.outcome for claim in claims(runs, tiny=False)] == expected
-    assert {claim.outcome for claim in claims(runs, tiny=True)} == {"not decidable"}
+    assert [claim.outcome for claim in claims(runs)] == expected
 
 
 def test_seeds_and_starts_differ(tmp_path: Path) -> None:
@@ -49,3 +48,4 @@ def test_seeds_and_starts_differ(tmp_path: Path) -> None:
     assert [row[0] for row in table.rows] == [name for name in STARTS.values() for _ in range(3)]
     assert len({row[-1] for row in table.rows}) == len(table.rows)
     assert found.configuration["seeds"] == [0, 1, 2]
+    assert {claim.outcome for claim in found.claims} == {"not decidable"}

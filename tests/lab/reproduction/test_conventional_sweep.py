@@ -44,7 +44,6 @@ def test_claims_can_hold() -> None:
     assert said(good(), "paper") == ["held"] * 4
     assert said(good(), "small") == ["held", "held", "not decidable", "held"]
     assert said(good(), "small", steps=50_000) == ["held"] * 4
-    assert said(good(), "tiny", steps=50_000) == ["not decidable"] * 4
 
 
 NO, OPEN = "did not hold", "not decidable"

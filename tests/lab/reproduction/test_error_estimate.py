@@ -81,7 +81,7 @@ def study(activation: str, source: str, power: float, factor: float = 2.0) -> St
 
 
 def outcomes(studies: list[Study]) -> list[str]:
-    return [claim.outcome for claim in module.judge(studies, decidable=True)]
+    return [claim.outcome for claim in module.judge(studies)]
 
 
 def test_exponents() -> None:
@@ -97,15 +97,14 @@ def test_claims_can_go_either_way() -> None:
     assert outcomes(slow) == ["held", "did not hold", "did not hold", "did not hold"]
     broken = [study(name, source, 1.2, factor=0.9) for name in ACTIVATIONS for source in SOURCES]
     assert outcomes(broken)[0] == "did not hold"
-    assert "360 violations among 360" in module.judge(broken, decidable=False)[0].measured
-    assert [claim.outcome for claim in module.judge(good, decidable=False)] == ["not decidable"] * 4
+    assert "360 violations among 360" in module.judge(broken)[0].measured
 
 
 def test_infinite_bounds_are_not_counted_as_kept() -> None:
     studies = [study(name, source, 1.2) for name in ACTIVATIONS for source in SOURCES]
     studies[1] = replace(studies[1], bound=torch.full_like(studies[1].bound, torch.inf))
     assert studies[1].violations == 0 and studies[1].vacuous == 90
-    assert "among 270 finite bounds" in module.judge(studies, decidable=True)[0].measured
+    assert "among 270 finite bounds" in module.judge(studies)[0].measured
 
 
 def test_tiny(tiny: Callable[[Experiment], Work]) -> None:

@@ -107,7 +107,7 @@ def study(implicit: list[float], explicit: list[float], far: float = 1.0) -> Stu
 
 
 def outcomes(found: Study) -> list[str]:
-    return [claim.outcome for claim in module.judge([found], decidable=True)]
+    return [claim.outcome for claim in module.judge([found])]
 
 
 def test_claims_can_go_either_way() -> None:
@@ -116,8 +116,6 @@ def test_claims_can_go_either_way() -> None:
     assert outcomes(study([0.1, 0.1, 0.1], [0.1, 0.1, 0.1]))[:3] == ["did not hold"] * 3  # no difference
     assert outcomes(study([0.1, 0.1, 0.1], [0.1, math.inf, math.inf], far=5.0))[2] == "did not hold"
     assert outcomes(study([0.2, 0.2, 0.2], [0.1, math.inf, math.inf]))[3] == "did not hold"  # thrice the excess
-    undecided = module.judge([study([0.1] * 3, [0.1] * 3)], decidable=False)
-    assert {claim.outcome for claim in undecided} == {"not decidable"}
 
 
 def test_usable_rates_and_ratio() -> None:

@@ -15,7 +15,7 @@ from torchlift.core.errors import DataError
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, Images, build, load_images
-from torchlift.lab.reproduction import Experiment, ExperimentResult, Options, Work, inverse_problems
+from torchlift.lab.reproduction import Experiment, ExperimentResult, Options, Work, inverse_problems, restoration
 from torchlift.lab.reproduction.inverse_problems import (
     KEYS,
     SETTINGS,
@@ -26,7 +26,15 @@ from torchlift.lab.reproduction.inverse_problems import (
     claims,
 )
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
-from torchlift.lab.reproduction.restoration import Outcome, conventional, lifted_bregman, recommended, silent
+from torchlift.lab.reproduction.restoration import (
+    Outcome,
+    Size,
+    Trainings,
+    conventional,
+    lifted_bregman,
+    recommended,
+    silent,
+)
 from torchlift.lab.trajectory import Trajectory, follow, series
 from torchlift.liftings import Bregman, Conventional
 from torchlift.networks import MLP
@@ -229,14 +237,12 @@ def good() -> dict[Key, Outcome]:
     return found
 
 
-def said(
-    found: dict[Key, Outcome], whole: bool = False, tiny: bool = False, fits: bool = True, seeds: int = 1
-) -> list[str]:
+def said(found: dict[Key, Outcome], whole: bool = False, fits: bool = True, seeds: int = 1) -> list[str]:
     """After 100 steps, which are all or few of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inverse_problems, "PUBLISHED_STEPS", 100 if whole else 50_000)
         runs = {key: [run] * seeds for key, run in found.items()}
-        return [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * seeds, 0.5, tiny, fits)]
+        return [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * seeds, 0.5, fits)]
 
 
 def test_claims_can_hold() -> None:
@@ -245,15 +251,11 @@ def test_claims_can_hold() -> None:
     assert said(good()) == ["held"] * 3 + ["not decidable"] + ["held"] * 4  # overfitting takes all steps
 
 
-def test_tiny_runs_decide_nothing() -> None:
-    assert said(good(), tiny=True) == ["not decidable"] * 8
-
-
 def test_what_seeds_disagree_about_is_open() -> None:
     runs = {key: [run] * 3 for key, run in good().items()}
     runs["published", "lifted", 0.2] = [outcome(18.0), outcome(18.0), outcome(11.0, 0.2)]
     runs["recommended", "lifted", 0.2] = [outcome(23.1), outcome(24.0), outcome(22.0)]
-    found = [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * 3, 0.5, tiny=False)]
+    found = [each.outcome for each in claims(runs, [torch.full((50,), 16.0)] * 3, 0.5)]
     assert [found[number] for number in (0, 1, 6)] == [OPEN] * 3
 
 
@@ -328,29 +330,27 @@ def test_tiny_run_maps_the_gap_of_every_layer(result: ExperimentResult) -> None:
         assert bool((values > 0).all())
 
 
-def test_checkpoints_are_removed_once_a_part_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchlift.lab.reproduction import restoration
+def small_trainings(folder: Path, steps: int, options: Options | None = None) -> Trainings:
+    work = Work("tiny", 0, folder) if options is None else Work("tiny", 0, folder, options=options)
+    return Trainings(work, Size(6, 5, 5, steps, 1), small_reader(), {0: small_images()})
 
+
+def test_checkpoints_are_removed_once_a_part_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restoration, "build", lambda threshold, seed, side: small_network())
-    images, read = small_images(), small_reader()
-    way = partial(lifted_bregman, images=images, rate=1e-3)
-    work = Work("tiny", 0, tmp_path)
-    first = restoration.trained(work, "one", images, read, 0.05, 2, 1, way)
-    assert not work.training_folder("one").exists()
-    again = restoration.trained(Work("tiny", 0, tmp_path), "one", images, read, 0.05, 2, 1, way)  # read, not repeated
-    assert first[1] == again[1]
+    way = partial(lifted_bregman, rate=1e-3)
+    trainings = small_trainings(tmp_path, 2)
+    first = trainings.run("one", 0.05, way)
+    assert not trainings.work.training_folder("one").exists()
+    again = small_trainings(tmp_path, 2).run("one", 0.05, way)  # read, not repeated
+    assert first.trajectory == again.trajectory
 
 
 def test_asked_for_steps_go_on_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchlift.lab.reproduction import restoration
-
     monkeypatch.setattr(restoration, "build", lambda threshold, seed, side: small_network())
-    images, read = small_images(), small_reader()
-    way = partial(lifted_bregman, images=images, rate=1e-3)
 
     def train(steps: int, folder: Path) -> Mapping[str, Tensor]:
-        work = Work("tiny", 0, folder, options=Options(steps=steps))
-        return restoration.trained(work, "one", images, read, 0.05, steps, 1, way)[0]
+        trainings = small_trainings(folder, steps, Options(steps=steps))
+        return trainings.run("one", 0.05, partial(lifted_bregman, rate=1e-3)).outputs
 
     for steps in (2, 5):
         train(steps, tmp_path / "longer")

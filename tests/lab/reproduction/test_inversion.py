@@ -146,7 +146,7 @@ def level(loss: float, **quality: float) -> Level:
 
 
 def outcomes(levels: list[Level]) -> list[str]:
-    return [claim.outcome for claim in module.judge(levels, decidable=True)]
+    return [claim.outcome for claim in module.judge(levels)]
 
 
 def test_claims_can_go_either_way() -> None:
@@ -155,12 +155,11 @@ def test_claims_can_go_either_way() -> None:
     assert outcomes([level(8e-3, printed=21.0), level(3e-3, printed=21.0), level(5e-4, printed=21.0)])[0] == "held"
     bad = [level(8e-3, corrected=19.0, warm=19.0), level(3e-3), level(5e-4, corrected=18.0)]
     assert outcomes(bad) == [*["did not hold"] * 2, "held", *["did not hold"] * 5]
-    other = [claim.outcome for claim in module.judge(bad, decidable=True, as_published=False)]
+    other = [claim.outcome for claim in module.judge(bad, as_published=False)]
     assert other == ["did not hold", "not decidable", "held", *["not decidable"] * 2, *["did not hold"] * 3]
     same = [level(8e-3), level(3e-3), level(5e-4)]
     same[2] = replace(same[2], psnr={**same[2].psnr, CORRECTED: same[2].psnr[CORRECTED].flip(0) + 1e-3})
     assert outcomes(same)[3] == "not decidable"
-    assert {claim.outcome for claim in module.judge(good, decidable=False)} == {"not decidable"}
 
 
 def test_tiny(tiny: Callable[[Experiment], Work]) -> None:

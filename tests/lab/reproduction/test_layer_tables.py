@@ -81,17 +81,16 @@ def test_one_different_bit_is_not_equality() -> None:
     ],
 )
 def test_deep_networks_must_gain_and_gain_more(rows: list[dict[str, Any]], outcome: str) -> None:
-    assert pays(rows, decidable=True).outcome == outcome
-    assert pays(rows, decidable=False).outcome == "not decidable"
+    assert pays(rows).outcome == outcome
 
 
 def test_the_published_factor_is_met_from_half_of_it_on() -> None:
     published = {128: (1.0, 50.0)}
-    assert factor([row(128, 1, 25)], published, True).outcome == "held"
-    assert factor([row(128, 1, 24)], published, True).outcome == "did not hold"
-    assert factor([row(64, 1, 60)], published, True).outcome == "not decidable"
+    assert factor([row(128, 1, 25)], published).outcome == "held"
+    assert factor([row(128, 1, 24)], published).outcome == "did not hold"
+    assert factor([row(64, 1, 60)], published).outcome == "not decidable"
     tape = {"vectorised, autograd": 1.0, "sequential, autograd": 30.0}
-    assert factor([row(128, 1, 2, **tape)], published, True).outcome == "held"
+    assert factor([row(128, 1, 2, **tape)], published).outcome == "held"
 
 
 @pytest.mark.parametrize(
@@ -100,4 +99,4 @@ def test_the_published_factor_is_met_from_half_of_it_on() -> None:
 def test_the_backward_pass_must_gain_more_in_both_ways(closed: float, tape: float, outcome: str) -> None:
     forward = {"forward, vectorised": 1.0, "forward, sequential": 2.0}
     cell = row(8, 1, closed, **forward, **{"vectorised, autograd": 1.0, "sequential, autograd": tape})
-    assert more_than_forward(cell, decidable=True).outcome == outcome
+    assert more_than_forward(cell).outcome == outcome

@@ -77,12 +77,12 @@ def _batches(sweep: int, free: int) -> dict[str, dict[int, dict[str, int]]]:
 
 @pytest.mark.parametrize(("free", "outcome"), [(150, "held"), (149, "did not hold")])
 def test_significantly_more_is_half_as_much_again(free: int, outcome: str) -> None:
-    assert overhead(_batches(100, free), decidable=True).outcome == outcome
+    assert overhead(_batches(100, free)).outcome == outcome
 
 
 @pytest.mark.parametrize(("sweep", "outcome"), [(100, "held"), (101, "did not hold")])
 def test_no_more_means_no_more(sweep: int, outcome: str) -> None:
-    claim = sweep_against_tape(_batches(sweep, 300), decidable=True)
+    claim = sweep_against_tape(_batches(sweep, 300))
     assert (claim.outcome, claim.source) == (outcome, "torchlift")
     assert f"growth with the batch: {sweep / 100:.2f} times" in claim.measured
 
@@ -96,11 +96,11 @@ def _samples(free: int, half: int, mapped: int) -> dict[int, dict[str, int]]:
 def test_batches_must_not_grow_with_the_samples(free: int, outcome: str) -> None:
     cells = _samples(free, 150, 100)
     assert growth(cells, WHOLE) == 100
-    assert one_batch(cells, decidable=True).outcome == outcome
+    assert one_batch(cells).outcome == outcome
 
 
 @pytest.mark.parametrize(
     ("half", "mapped", "outcome"), [(150, 100, "held"), (190, 100, "did not hold"), (150, 120, "did not hold")]
 )
 def test_stores_must_save_what_they_promise(half: int, mapped: int, outcome: str) -> None:
-    assert stores(_samples(100, half, mapped), decidable=True).outcome == outcome
+    assert stores(_samples(100, half, mapped)).outcome == outcome

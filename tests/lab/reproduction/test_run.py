@@ -23,6 +23,13 @@ class StopError(Exception):
     """Something goes wrong."""
 
 
+def test_only_runs_at_scale_tiny_leave_everything_open(tmp_path: Path) -> None:
+    claims = [Claim.of("a", "1", True), Claim.of("b", "2", False, "torchlift"), Claim.of("c", "3", None)]
+    assert Work("small", 0, tmp_path).decided(claims) == Work("paper", 0, tmp_path).decided(claims) == claims
+    undecided = Work("tiny", 0, tmp_path).decided(claims)
+    assert undecided == [Claim.of(claim.statement, claim.measured, None, claim.source) for claim in claims]
+
+
 def stop_after(parts: int) -> Any:
     def done(finished: int, total: int) -> None:
         assert total == PARTS

@@ -80,14 +80,14 @@ ONE = Interval(1.0, 0.95, 1.05)
     ("sweep", "outcome"), [(Interval(1.2, 1.05, 1.35), "held"), (Interval(1.2, 1.15, 1.25), "did not hold")]
 )
 def test_a_significantly_larger_power_does_not_hold(sweep: Interval, outcome: str) -> None:
-    assert powers(_fits(sweep, ONE), decidable=True).outcome == outcome
+    assert powers(_fits(sweep, ONE)).outcome == outcome
 
 
 @pytest.mark.parametrize(
     ("sweep", "outcome"), [(Interval(1.1, 1.04, 1.16), "held"), (Interval(1.1, 1.06, 1.14), "did not hold")]
 )
 def test_intervals_that_meet_are_no_difference(sweep: Interval, outcome: str) -> None:
-    claim = against_tape(_fits(sweep, ONE), decidable=True)
+    claim = against_tape(_fits(sweep, ONE))
     assert claim.outcome == outcome
     assert ("backward sweep in layers" in claim.measured) == (outcome == "did not hold")
 
@@ -95,4 +95,4 @@ def test_intervals_that_meet_are_no_difference(sweep: Interval, outcome: str) ->
 @pytest.mark.parametrize(("sweep", "outcome"), [(1.1, "held"), (1.2, "did not hold")])
 def test_the_cost_is_that_of_the_largest_size(sweep: float, outcome: str) -> None:
     small, large = ({TAPE: [1.0] * 3, SWEEP: [value] * 3, FREE: [9.0] * 3} for value in (5.0, sweep))
-    assert cost({"width": {1: small, 2: large}}, decidable=True).outcome == outcome
+    assert cost({"width": {1: small, 2: large}}).outcome == outcome

@@ -60,7 +60,7 @@ class Samples:
 
     @property
     def out_shape(self) -> Shape:
-        """Of targets; for labels the number of classes."""
+        """Shape of one target; for labels the number of classes."""
         if self.train.x.is_floating_point():
             return tuple(self.train.x.shape[1:])
         return (max(int(part.x.max()) for part in (self.train, self.validation) if part is not None) + 1,)

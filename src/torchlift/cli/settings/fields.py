@@ -1,4 +1,4 @@
-"""From plain values, as files hold them, to typed settings; whatever does not fit is refused by section and name."""
+"""Typed settings from plain values, as files hold them; whatever does not fit is refused by section and name."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SECTIONS: dict[str, type] = {"data": DataSettings, "network": NetworkSettings, "
 LARGEST = 1 << 18
 """No configuration has more than 256 KiB."""
 MOST_PARTS = 20
-"""Of a dotted name."""
+"""Parts that a dotted name may have."""
 _NO_NAMES = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*|\d\.\d")  # strings, comments, numbers with a point
 _BETWEEN_NAMES = re.compile(r"[^\w. \t-]")
 

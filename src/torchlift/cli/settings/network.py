@@ -308,4 +308,4 @@ BUILDERS = {
     "ScCP": Builder(partial(_denoiser, networks.ScCP), _WITH_FILTERS),
     "FirmDenoiser": Builder(partial(_denoiser, networks.FirmDenoiser), _WITH_FILTERS),
 }
-"""By kind of network."""
+"""What builds each kind of network."""

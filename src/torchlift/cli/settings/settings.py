@@ -95,7 +95,7 @@ class NetworkSettings:
     activation: str | None = None
     """Any proximal activation, such as relu or soft-threshold; relu by default."""
     threshold: float | None = None
-    """Of soft-threshold; of unrolled networks where all thresholds start."""
+    """Threshold of soft-threshold; of unrolled networks where all thresholds start."""
     parameters: tuple[float, ...] = ()
     """Numbers of other activations, such as 0 1 for box or 0.1 for leaky-relu."""
     tableau: str | None = None
@@ -122,7 +122,7 @@ class NetworkSettings:
     filter_size: int | None = None
     """DDFB, ScCP and FirmDenoiser: side of the filters, odd; 5."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Of parameters and data."""
+    """Precision of parameters and data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class PhaseSettings(SolverSettings, PhaseOptions):
         str | None, _named(STATES, ": where lifted variables start; forward. warm: where the epoch before left them.")
     ] = None
     state_dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
-    """In which warm lifted variables are kept; that of the network."""
+    """Precision in which warm lifted variables are kept; that of the network."""
     state_storage: Path | None = None
     """A folder for a memory-mapped file of warm lifted variables; in memory by default."""
 
@@ -157,7 +157,7 @@ class TrainingSettings(PhaseSettings, RunOptions):
     loss: Annotated[str | None, _named(LOSSES, "; by default as the targets need it.")] = None
     metrics: Annotated[tuple[str, ...] | None, _named(METRICS, "; the first one chooses the best parameters.")] = None
     seed: int = 0
-    """Of noise, weights and the order of samples."""
+    """Seed of noise, weights and the order of samples."""
     coupling: float | None = None
     """ρ of a quadratic coupling ρ/2 ‖M u − V z‖², with a lifting; u follows from z by default."""
     coordinates: Literal["states", "errors"] = "states"

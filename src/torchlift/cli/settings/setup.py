@@ -12,8 +12,7 @@ import torch
 from torchlift.cli.settings.data import Drawing, Samples, absolute, load_samples
 from torchlift.cli.settings.network import build_network, reads_context
 from torchlift.cli.settings.settings import Configuration
-from torchlift.cli.settings.terms import objective_terms
-from torchlift.cli.settings.training import build_loss, build_phases
+from torchlift.cli.settings.training import build_loss, build_phases, objective_terms
 from torchlift.core.checks import check_device, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batch, Batches, as_batches

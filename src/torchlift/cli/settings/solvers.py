@@ -40,34 +40,18 @@ class SolverSettings:
 OPTIONS = tuple(field.name for field in fields(SolverSettings))
 
 
-def _sweep_descent(lr: float | None = None) -> SweepDescent:
-    return SweepDescent() if lr is None else SweepDescent(partial(torch.optim.Adam, lr=lr))
-
-
-def _linearised_bcd(lr: float | None = None) -> LinearisedBCD:
-    return LinearisedBCD(ProximalGradient(Backtracking() if lr is None else lr))
-
-
-def _proximal_gradient(lr: float | None = None) -> ProximalGradient:
-    return ProximalGradient() if lr is None else ProximalGradient(lr)
-
-
-def _fista(lr: float | None = None) -> ProximalGradient:
-    return FISTA(lr)
-
-
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD")
 }
 """Optimisers of torch, for back-propagation."""
 
 SOLVERS: dict[str, Callable[..., Any]] = {
-    "sweep-descent": _sweep_descent,
+    "sweep-descent": lambda lr=None: SweepDescent() if lr is None else SweepDescent(partial(torch.optim.Adam, lr=lr)),
     "block-coordinate-descent": LIFTED["block-coordinate-descent"],
-    "linearised-bcd": _linearised_bcd,
+    "linearised-bcd": lambda lr=None: LinearisedBCD(ProximalGradient(Backtracking() if lr is None else lr)),
     "implicit-stochastic-gradient": LIFTED["implicit-stochastic-gradient"],
-    "proximal-gradient": _proximal_gradient,
-    "fista": _fista,
+    "proximal-gradient": lambda lr=None: ProximalGradient() if lr is None else ProximalGradient(lr),
+    "fista": lambda lr=None: FISTA(lr),
     "proximal-adam": ProximalAdam,
     **OPTIMISERS,
 }

@@ -68,7 +68,10 @@ class CrossEntropy(Loss):
             expected = "shape (batch, classes) with at least one sample and two classes"
             hint = "Whole numbers are labels: one output per class, or targets of floating-point numbers."
             invalid_value("prediction", expected, tuple(prediction_shape), hint)
-        labels = _check_labels(target)
+        labels = check_instance("target", target, Tensor, "a torch.Tensor", "Try torch.as_tensor(labels).")
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            hint = "Try `.long()`, or `.argmax(1)` for one-hot rows."
+            invalid_value("target", "integer labels", labels.dtype, hint)
         batch, classes = prediction_shape
         if tuple(labels.shape) != (batch,):
             column = labels.ndim == 2 and labels.shape[1] == 1
@@ -85,11 +88,3 @@ class CrossEntropy(Loss):
         classes = prediction.shape[1]
         t = torch.full_like(prediction, self.label_smoothing / classes)
         return t.scatter_(1, target.long().unsqueeze(1), 1 - self.label_smoothing + self.label_smoothing / classes)
-
-
-def _check_labels(target: object) -> Tensor:
-    labels = check_instance("target", target, Tensor, "a torch.Tensor", "Try torch.as_tensor(labels).")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        hint = "Try `.long()`, or `.argmax(1)` for one-hot rows."
-        invalid_value("target", "integer labels", labels.dtype, hint)
-    return labels

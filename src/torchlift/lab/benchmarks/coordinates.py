@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
@@ -36,8 +35,10 @@ def compare(depth: int, *, steps: int, seconds: float, target: float = TARGET, s
     """
     rows = {}
     for name, kind in (("states", TrainingProblem), ("errors", ErrorProblem)):
-        network, y, x = _network(depth, seed), *_data(seed)
-        problem = kind(Objective(network, Bregman(), coordinates=name), y, x)  # type: ignore[arg-type]
+        generator = torch.Generator().manual_seed(seed + 1)
+        y, x = (0.3 * torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
+        objective = Objective(_network(depth, seed), Bregman(), coordinates=name)  # type: ignore[arg-type]
+        problem = kind(objective, y, x)
         rows[name] = _run(problem, steps, seconds, target)
     return {"depth": depth, "width": WIDTH, "batch": BATCH, "target": target, **rows}
 
@@ -66,9 +67,3 @@ def _network(depth: int, seed: int) -> MLP:
         else:
             parameter.zero_()
     return network
-
-
-def _data(seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed + 1)
-    y, x = (0.3 * torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
-    return y, x

@@ -1,19 +1,29 @@
-"""Run times of all layers evaluated at once against one after the other, as in the paper's two tables."""
+"""`torchlift bench layers`: all layers evaluated at once against one after the other, as in the paper's two tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import linear
 
+from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import shown
+from torchlift.core.checks import check_device, check_positive, check_size
+from torchlift.core.errors import invalid_value
+from torchlift.lab.benchmarks.coordinates import compare
 from torchlift.lab.benchmarks.measure import PeakMemory, interleaved
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective
 from torchlift.objective.engine import Gradients
 from torchlift.prox import SoftThreshold
+from torchlift.report.records import Curves, Series, Table
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 SIZES = ((32, 1), (64, 32), (256, 100), (784, 500))
@@ -31,6 +41,108 @@ Row = dict[str, float]
 "memory_buffers": peak extra memory of one gradient evaluation, in state buffers (layers × batch × width numbers).
 "difference_ulp": largest difference of vectorised and looped forward values, in units in the last place.
 """
+
+_TABLES = {
+    "All layers at given states": {
+        "width": ("width", ""), "batch": ("batch", ""), "layers": ("layers", ""), "vectorised": ("forward", ".3g"),
+        "loop": ("forward_loop", ".3g"), "×": ("forward_ratio", ".3g"), "ulp": ("difference_ulp", ".2f"),
+    },
+    "All gradients": {
+        "width": ("width", ""), "batch": ("batch", ""), "layers": ("layers", ""), "vectorised": ("gradients", ".3g"),
+        "loop": ("gradients_loop", ".3g"), "×": ("loop_ratio", ".3g"), "autograd": ("gradients_autograd", ".3g"),
+        "× ": ("autograd_ratio", ".3g"), "of mm": ("matmul_fraction", ".2f"), "buffers": ("memory_buffers", ".2f"),
+    },
+}  # fmt: skip
+"""Title ↦ heading ↦ (name in a row, format)."""
+
+_CURVES = {
+    "all layers": {"vectorised": "forward", "loop": "forward_loop"},
+    "all gradients": {"vectorised": "gradients", "loop": "gradients_loop", "loop, autograd": "gradients_autograd"},
+}
+
+_LEGEND = (
+    "Medians of interleaved rounds, in milliseconds.  ×: how often the vectorised way fits in.",
+    "ulp: largest difference of the two ways, in units in the last place.",
+    "of mm: speed as a fraction of torch.mm on the shape of one layer.",
+    "buffers: peak memory of states, their gradients and temporaries, in state buffers.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLayers(Command):
+    """Time all layers evaluated at once against one by one, for 1 to 128 layers."""
+
+    name: ClassVar[str] = "bench layers"
+
+    widths: tuple[int, ...] = tuple(width for width, _ in SIZES)
+    """Widths of the layers."""
+    batches: tuple[int, ...] = tuple(batch for _, batch in SIZES)
+    """Batch sizes, one per width."""
+    depths: tuple[int, ...] = DEPTHS
+    """Numbers of layers."""
+    coordinates: tuple[int, ...] = ()
+    """Instead: steps and processor seconds to a tenth of the objective in z and in errors, for so many layers."""
+    seconds: float = 0.5
+    """Time spent on each combination, at least seven rounds."""
+    threads: int | None = None
+    """Threads of torch; all that it takes by itself if not given."""
+    device: str = "cpu"
+    """Where they are evaluated: cpu, cuda, mps, xpu."""
+
+    def collect(self) -> Record:
+        if self.coordinates:
+            effort = {"steps": 400, "seconds": 20 * self.seconds}
+            return {"coordinates": [compare(check_size("coordinates", d), **effort) for d in self.coordinates]}
+        if len(self.widths) != len(self.batches):
+            invalid_value("batches", f"one batch size for each of {len(self.widths)} widths", len(self.batches))
+        sizes = tuple(zip(self.widths, self.batches, strict=True))
+        for name, numbers in (("widths", self.widths), ("batches", self.batches), ("depths", self.depths)):
+            for number in numbers:
+                check_size(name, number)
+        if self.threads is not None:
+            torch.set_num_threads(check_size("threads", self.threads))
+        device = str(check_device("device", self.device))
+        measured = rows(sizes, self.depths, seconds=check_positive("seconds", self.seconds), device=device)
+        total, console = len(sizes) * len(self.depths), Console(stderr=True)
+        tracked = track(measured, "measuring", total=total, console=console, disable=self.json, transient=True)
+        return {"threads": torch.get_num_threads(), "device": device, "rows": list(tracked)}
+
+    def show(self, record: Record, console: Console) -> None:
+        if "coordinates" in record:
+            headings = {"layers": "", "coordinates": "", "steps": "", "processor s": ".2f"}
+            headings |= {"part of the first objective": ".3f"}
+            ends = [(row, name, row[name]) for row in record["coordinates"] for name in ("states", "errors")]
+            cells = [[row["depth"], name, end["steps"], end["seconds"], end["part"]] for row, name, end in ends]
+            console.print(shown(Table.of("coordinates", "", headings, cells)))
+            return
+        for title, columns in _TABLES.items():
+            cells = [[row[name] for name, _ in columns.values()] for row in record["rows"]]
+            formats = [form for _, form in columns.values()]
+            title = f"{title}, {record['threads']} threads"
+            console.print(shown(Table("layers", title, list(columns), cells, formats)))
+            console.print()
+        for line in _LEGEND:
+            console.print(line)
+
+    def save(self, record: Record) -> None:
+        if "coordinates" not in record:
+            self.save_figure("bench-layers", lambda plot: plot.figure(*growth(record["rows"])), ("png", "svg"))
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[Curves]:
+    """Milliseconds against layers: a panel for each size, of all layers and of all gradients."""
+    figures = []
+    for what, methods in _CURVES.items():
+        for width, batch in dict.fromkeys((row["width"], row["batch"]) for row in rows):
+            same = [row for row in rows if (row["width"], row["batch"]) == (width, batch)]
+            depths = [row["layers"] for row in same]
+            series = [
+                Series(label, depths, [row[name] for row in same], dashed=label != "vectorised")
+                for label, name in methods.items()
+            ]
+            title = f"{what}, width {width}, batch {batch}"
+            figures.append(Curves(f"{width}-{batch}", title, "layers", "ms", series, x_log=True, y_log=True))
+    return figures
 
 
 def rows(
@@ -136,7 +248,7 @@ class Evaluations:
         return _ulp(list(self.objective.activations(self.y, self.z)), self.loop.forward())
 
     def backward_difference(self) -> float:
-        """Of the gradients in all lifted variables and weights, by the closed formulas."""
+        """The same for the gradients in all lifted variables and weights, by the closed formulas."""
         gradients = self.objective.gradients(self.y, self.x, self.z)
         count, looped = len(self.z), self.loop.gradients()
         weights = torch.stack(looped[count : 2 * count])

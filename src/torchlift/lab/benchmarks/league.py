@@ -1,4 +1,4 @@
-"""Training with default settings against the optimisers that people use, at equal processor time.
+"""`torchlift bench league`: default settings against the optimisers that people use, at equal processor time.
 
 Rules, the same for all:
 
@@ -15,119 +15,40 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, ClassVar
 from unittest.mock import patch
 
 import torch
+import tyro
+from rich.console import Console
 from torch import Tensor, nn
 
-from torchlift.core.errors import TorchliftError
+from torchlift.cli.command import Command, Record, check_folder
+from torchlift.cli.tables import shown
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import TorchliftError, did_you_mean, invalid_value
 from torchlift.core.files import read_json, unlinked
-from torchlift.data import TensorBatches, load_digits, psnr
-from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.lab.benchmarks.cifar import load_cifar
+from torchlift.data import as_batches
+from torchlift.lab.benchmarks.league_cases import MEASURES, Baseline, Case, Data, cases
 from torchlift.lab.benchmarks.optimisers import Muon
-from torchlift.lab.benchmarks.step_modules import AUTOENCODER, VGG
-from torchlift.lab.benchmarks.training import CHOOSING, Data
-from torchlift.lab.benchmarks.training_cases import classification, restored, unrolled_network
 from torchlift.liftings import Conventional
-from torchlift.networks import MLP, ResNet
-from torchlift.prox import ReLU, SoftThreshold, Tanh
-from torchlift.training import BackPropagation, Phase, SweepDescent, TrainOptions, train
-from torchlift.training.modules import in_mode
+from torchlift.report.records import Table
+from torchlift.training import BackPropagation, Phase, SweepDescent, TrainOptions, evaluate, train
+from torchlift.training.modules import like
 from torchlift.training.starts.short_runs import start_weights
-
-Pair = tuple[Tensor, Tensor]
 
 #: Steps by which the time of an AdamW step is measured, and evaluations of a run.
 TIMED, EVALUATIONS = 20, 10
-#: In words.
+#: How the tables call a start.
 START = {"torch": "torch's", "ours": "our"}
-#: Of performance profiles.
+#: Factors of the least time at which performance profiles are read.
 FACTORS = (1.0, 1.5, 2.0, 4.0)
-
-
-# -- cases ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network, data and a budget.
-
-    Arguments:
-        build: makes the module, with torch's start.
-        data: seed ↦ data.
-        metric: "accuracy" (%), "psnr" (dB) or "error" (mean squared error of a sample, summed over its entries).
-        epochs: budget in epochs of fused AdamW; None where it is given in seconds.
-        seconds: budget of processor time.
-    """
-
-    name: str
-    build: Callable[[], nn.Module]
-    data: Callable[[int], Data]
-    metric: str
-    epochs: int | None = None
-    seconds: float = 0.0
-    batch_size: int = 100
-
-    @property
-    def loss(self) -> Loss:
-        return CrossEntropy() if self.metric == "accuracy" else SquaredError()
-
-
-def _mlp(widths: Sequence[int], activation: Any) -> nn.Module:
-    return MLP(widths, activation).to_sequential()
-
-
-def _reproduced(tiny: bool, seed: int) -> Data:
-    pairs = [load_digits(split).images[: 200 if tiny else None].flatten(1) for split in ("train", "test", "validation")]
-    return Data(*((y, y) for y in pairs))
-
-
-def _photographs(folder: Path, seed: int) -> Data:
-    """CIFAR-10; choices are made on a tenth of the training images, which is not trained on."""
-    images, labels = load_cifar(folder, "train")
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    parts = order[len(order) // 10 :], order[: len(order) // 10]
-    training, choice = ((images[part], labels[part]) for part in parts)
-    return Data(training, choice, load_cifar(folder, "test"))
-
-
-def cases(tiny: bool = False, cifar: Path | None = None) -> dict[str, Case]:
-    """All cases by name; that of CIFAR-10 where its folder is given."""
-    held_out = lambda seed: classification(not tiny, CHOOSING)  # noqa: E731
-    classify = partial(Case, data=held_out, metric="accuracy", batch_size=200)
-    made = [
-        classify("mnist 784-256-256, 1 epoch", partial(_mlp, [784, 256, 256, 10], ReLU()), epochs=1),
-        classify("mnist 784-256-256, 10 epochs", partial(_mlp, [784, 256, 256, 10], ReLU()), epochs=10),
-        classify("mnist 5 × 256 tanh, 1 epoch", partial(_mlp, [784, *[256] * 5, 10], Tanh()), epochs=1),
-        classify("mnist 5 × 256 soft-threshold, 1 epoch", partial(_mlp, [784, *[256] * 5, 10], SoftThreshold(0.3)), epochs=1),  # noqa: E501
-        classify("mnist 30 × 64, 1 epoch", partial(_mlp, [784, *[64] * 30, 10], ReLU()), epochs=1),
-        classify("mnist 10 × 600, 1 epoch", partial(_mlp, [784, *[600] * 10, 10], ReLU()), epochs=1),
-        classify("mnist ResNet 8 × 128, 1 epoch", lambda: ResNet(784, [128] * 8, 10).to_sequential(), epochs=1),
-        Case("deep autoencoder, 10 s", partial(_mlp, AUTOENCODER, Tanh()),
-             partial(_reproduced, tiny), "error", seconds=10.0, batch_size=50),
-    ]  # fmt: skip
-    for task in ("denoising", "deblurring", "inpainting"):
-        for threshold in (0.2, 0.02):
-            for seconds in (10.0, 30.0):
-                name = f"{task}, threshold {threshold}, {seconds:.0f} s"
-                build = partial(_mlp, [784] * 8, SoftThreshold(threshold))
-                made.append(Case(name, build, partial(restored, not tiny, task, True), "psnr", seconds=seconds))
-    for kind in ("LISTA", "PrimalDual"):
-        for task in ("denoising", "deblurring"):
-            build = partial(unrolled_network, kind, task)
-            data = partial(restored, not tiny, task, False)
-            made.append(Case(f"{kind}, {task}, 8 s", build, data, "psnr", seconds=8.0, batch_size=50))
-    if cifar is not None:
-        made.append(Case("CIFAR-10, VGG", VGG, partial(_photographs, cifar), "accuracy", seconds=120.0))
-    return {case.name: case for case in made}
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
@@ -144,27 +65,6 @@ def _extra(name: str) -> Any:
     import pytorch_optimizer  # pyright: ignore[reportMissingImports]
 
     return getattr(pytorch_optimizer, name)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """An optimiser with its trials.
-
-    Arguments:
-        make: (setting, parameters) ↦ optimiser.
-        settings: of the trials, the most usual one first.
-        anneal: of the learning rate.
-        centring: eliminate biases as ours does.
-        averages: whether an exponential average of the weights is judged.
-        extra: whether it comes from pytorch_optimizer.
-    """
-
-    make: Callable[[float, list[Tensor]], torch.optim.Optimizer]
-    settings: tuple[float, ...]
-    anneal: Any = "cosine"
-    centring: bool = False
-    averages: bool = False
-    extra: bool = False
 
 
 BASELINES: dict[str, Baseline] = {
@@ -187,6 +87,43 @@ ABLATIONS: dict[str, tuple[Any, str]] = {
 }
 
 
+def is_baseline(method: str) -> bool:
+    return not method.startswith("ours")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a case: a method with a setting, from a start.
+
+    Arguments:
+        method: its name.
+        start: "torch" or "ours".
+        solver: of `train`; None for its default, which also chooses its batch.
+        baseline: whose optimiser replaces the solver; `setting` is one of its trials.
+        options: of `train`, instead of the league's.
+    """
+
+    method: str
+    start: str
+    solver: Any = None
+    baseline: Baseline | None = None
+    setting: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def entries(case: Case, trials: int, baselines: Iterable[str]) -> list[Entry]:
+    """All runs of a case: ours, its parts, the case's own variants, and the trials of every baseline."""
+    ours = [Entry(name, start, solver) for name, (solver, start) in ABLATIONS.items()]
+    ours += [Entry(name, "torch", options=options) for name, options in case.variants.items()]
+    others = {name: BASELINES[name] for name in baselines} | dict(case.baselines)
+    return ours + [
+        Entry(name, start, baseline=baseline, setting=setting)
+        for name, baseline in others.items()
+        for start in START
+        for setting in baseline.settings[:trials]
+    ]
+
+
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 
@@ -206,107 +143,100 @@ class Clock:
         self._away += time.process_time() - begin
 
 
-@torch.no_grad()
-def score(case: Case, module: nn.Module, pair: Pair) -> float:
-    y, x = pair
-    with in_mode(module, False):
-        output = torch.cat([module(part) for part in y.split(1000)])
-    if case.metric == "accuracy":
-        return 100 * float((output.argmax(1) == x).double().mean())
-    if case.metric == "psnr":
-        return float(psnr(output, x).mean())
-    return float((output - x).square().sum(1).mean())
+def score(case: Case, module: nn.Module, data: tuple[Any, ...]) -> float:
+    batches = as_batches(data, batch_size=1000, like=like(module))
+    return evaluate(module, batches.ordered(), case.loss, (MEASURES[case.metric],))[case.metric]
 
 
-class _Average:
-    """An exponential average of parameters over about a hundred steps, held by hooks of the optimiser."""
+class _Judged:
+    """The weights that are judged of a baseline: an average over about a hundred steps, or the optimiser's own choice.
 
-    def __init__(self, optimiser: torch.optim.Optimizer) -> None:
-        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
-        self.values, self.count = [p.detach().clone() for p in self.parameters], 0
-        optimiser.register_step_post_hook(lambda *_: self.update())
+    Schedule-free optimisers switch between the two by `eval` and `train`.
+    """
+
+    def __init__(self, baseline: Baseline, setting: float) -> None:
+        self.baseline, self.setting, self.count = baseline, setting, 0
+
+    def make(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        self.optimiser = self.baseline.make(self.setting, parameters)
+        if self.baseline.averages:
+            self.parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+            self.average = [p.detach().clone() for p in self.parameters]
+            self.optimiser.register_step_post_hook(lambda *_: self._update())
+        return self.optimiser
 
     @torch.no_grad()
-    def update(self) -> None:
+    def _update(self) -> None:
         self.count += 1
         weight = max(0.01, 1 / self.count)
-        for value, parameter in zip(self.values, self.parameters, strict=True):
+        for value, parameter in zip(self.average, self.parameters, strict=True):
             value.lerp_(parameter.detach(), weight)
 
     @torch.no_grad()
-    def swap(self) -> None:
-        for value, parameter in zip(self.values, self.parameters, strict=True):
+    def _swap(self) -> None:
+        for value, parameter in zip(self.average, self.parameters, strict=True):
             held = parameter.detach().clone()
             parameter.copy_(value)
             value.copy_(held)
 
+    @contextmanager
+    def in_module(self) -> Iterator[None]:
+        if self.baseline.averages:
+            before = after = self._swap
+        else:
+            before, after = (getattr(self.optimiser, mode, lambda: None) for mode in ("eval", "train"))
+        before()
+        yield
+        after()
 
-def run(case: Case, data: Data, seed: int, start: str, solver: Any, seconds: float, every: int,
-        baseline: Baseline | None = None, setting: float = 0.0) -> dict[str, Any]:  # fmt: skip
+
+def run(case: Case, data: Data, seed: int, entry: Entry, seconds: float, every: int) -> dict[str, Any]:
     """Train once; returns the values at the end and on the way, with the processor time of each."""
     torch.manual_seed(seed)
-    module, clock, made = case.build(), Clock(), []
-
-    def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
-        assert baseline is not None
-        optimiser = baseline.make(setting, parameters)
-        made.append((optimiser, _Average(optimiser) if baseline.averages else None))
-        return optimiser
-
-    if baseline is not None:
-        solver = BackPropagation(make, anneal=baseline.anneal, centring=baseline.centring)
+    module, clock, judged = case.build(), Clock(), None
+    options: dict[str, Any] = {"weights": "keep", "batch_size": case.batch_size}
+    if entry.baseline is not None:
+        judged = _Judged(entry.baseline, entry.setting)
+        solver = BackPropagation(judged.make, anneal=entry.baseline.anneal, centring=entry.baseline.centring)
+        options |= {"solver": solver, "lifting": Conventional()}
+    elif entry.solver is not None:
+        options |= {"solver": entry.solver}
+        options |= {"lifting": Conventional()} if isinstance(entry.solver, BackPropagation) else {}
+    else:  # nothing is chosen, but for the start in one of the ablations
+        options = {"weights": None if entry.start == "ours" else "keep"}
+    options |= entry.options
+    options["options"] = replace(options.get("options", TrainOptions()), evaluate_every=every)
     curve: list[tuple[float, float]] = []
     values: dict[str, float] = {}
-
-    @contextmanager
-    def judged() -> Iterator[None]:
-        """Averages and schedule-free weights in the module."""
-        optimiser, average = made[-1] if made else (None, None)
-        modes = getattr(optimiser, "eval", None), getattr(optimiser, "train", None)
-        if average is not None:
-            average.swap()
-        elif callable(modes[0]):
-            modes[0]()
-        yield
-        if average is not None:
-            average.swap()
-        elif callable(modes[1]):
-            modes[1]()
-
     begin = clock.now()
 
     def look(row: Mapping[str, Any]) -> None:
         if row["kind"] == "train":
-            with clock.stopped(), judged():
+            with clock.stopped(), nullcontext() if judged is None else judged.in_module():
                 curve.append((clock.now() - begin, score(case, module, data.choice)))
                 values.update(choice=curve[-1][1], report=score(case, module, data.report))
 
-    batch: dict[str, Any] = {"batch_size": case.batch_size}
-    ours, lifting = solver is None, Conventional() if isinstance(solver, BackPropagation) else None
     with patch("time.monotonic", clock.now):
-        if start == "ours" and not ours:
+        if entry.start == "ours" and options["weights"] == "keep":
             with clock.stopped():  # `train` checks its data before it looks at the clock
-                batches = TensorBatches(*data.training, seed=seed, **batch)
+                batches = as_batches(data.training, batch_size=case.batch_size, seed=seed, like=like(module))
             start_weights(module, Phase(time_limit=seconds), batches, case.loss, seed)
         left = max(seconds - (clock.now() - begin), 0.05 * seconds)
         result = train(
-            module, data.training, loss=case.loss, solver=solver, lifting=lifting, time_limit=left, seed=seed,
-            callback=look,
-            weights=None if ours and start == "ours" else "keep", progress=False,
-            options=TrainOptions(evaluate_every=every), **({} if ours else batch),
-        )  # fmt: skip
+            module, data.training, loss=case.loss, time_limit=left, seed=seed, callback=look, progress=False, **options
+        )
     used = clock.now() - begin
-    if baseline is None:  # what `train` returns; a baseline is judged by its own last weights
+    if judged is None:  # what `train` returns; a baseline is judged by its own last weights
         values = {"choice": score(case, module, data.choice), "report": score(case, module, data.report)}
-    return {"start": start, "setting": setting, **values, "steps": result.steps, "seconds": used, "curve": curve,
-            "message": result.message}  # fmt: skip
+    return {"start": entry.start, "setting": entry.setting, **values, "steps": result.steps, "seconds": used,
+            "curve": curve, "message": result.message}  # fmt: skip
 
 
 def budget(case: Case, data: Data) -> tuple[float, float]:
     """(seconds of the case, seconds of a step of fused AdamW)."""
     module = case.build()
     phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), batch_size=case.batch_size)
-    batches = TensorBatches(*data.training, batch_size=case.batch_size)
+    batches = as_batches(data.training, batch_size=case.batch_size, like=like(module))
     step = phase.begin(module, case.loss, batches, lambda _: 1.0)
     step.step()
     times = []
@@ -314,8 +244,8 @@ def budget(case: Case, data: Data) -> tuple[float, float]:
         begin = time.process_time()
         step.step()
         times.append(time.process_time() - begin)
-    each = median(times)
-    return (case.seconds or each * batches.per_epoch * (case.epochs or 1)), each
+    seconds_per_step = median(times)
+    return (case.seconds or seconds_per_step * batches.per_epoch * (case.epochs or 1)), seconds_per_step
 
 
 def compete(
@@ -325,7 +255,7 @@ def compete(
     file: Path,
     *,
     seconds: float | None = None,
-    baselines: Sequence[str] | None = None,
+    baselines: Iterable[str] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """All runs of a case and a seed; those that the file holds already are not repeated."""
@@ -333,28 +263,18 @@ def compete(
     if file.exists():
         record = read_json(file, "It is damaged: remove it and repeat the case.")
     else:
-        total, each = budget(case, data)
+        total, step = budget(case, data)
         total = total if seconds is None else seconds
-        every = max(1, int(total / each / EVALUATIONS))
+        every = max(1, int(total / step / EVALUATIONS))
         record = {"case": case.name, "metric": case.metric, "seed": seed, "trials": trials, "seconds": total,
                   "every": every, "torch": torch.__version__, "runs": []}  # fmt: skip
-    known = {(row["method"], row["start"], row["setting"]) for row in record["runs"]}
-    plans: list[tuple[str, str, Any, Baseline | None, float]] = [
-        (name, start, solver, None, 0.0) for name, (solver, start) in ABLATIONS.items()
-    ]
-    names = BASELINES if baselines is None else baselines
-    plans += [
-        (name, start, None, BASELINES[name], setting)
-        for name in names
-        for start in ("torch", "ours")
-        for setting in BASELINES[name].settings[: record["trials"]]
-    ]
-    for name, start, solver, baseline, setting in plans:
-        if (name, start, setting) in known:
+    finished = {(row["method"], row["start"], row["setting"]) for row in record["runs"]}
+    for entry in entries(case, record["trials"], BASELINES if baselines is None else baselines):
+        if (entry.method, entry.start, entry.setting) in finished:
             continue
-        note(f"{case.name}: {name}, {start} start, {setting:g}")
-        outcome = run(case, data, seed, start, solver, record["seconds"], record["every"], baseline, setting)
-        record["runs"].append({"method": name, **_rounded(outcome)})
+        note(f"{case.name}: {entry.method}, {entry.start} start, {entry.setting:g}")
+        outcome = run(case, data, seed, entry, record["seconds"], record["every"])
+        record["runs"].append({"method": entry.method, **_rounded(outcome)})
         file.parent.mkdir(parents=True, exist_ok=True)
         unlinked(file).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return record
@@ -377,24 +297,23 @@ def standings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Rows have "method", "start", "setting", "report", "to target" (seconds or None) and "steps".
     """
-    sign = -1.0 if record["metric"] == "error" else 1.0
+    rank = _ranking(record["metric"])
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in record["runs"]:
         key = row["method"], row["start"]
-        value = _value(row["choice"], sign)
-        if key not in best or value > _value(best[key]["choice"], sign):
-            best[key] = row
-    ends = [_value(row["choice"], sign) for (method, _), row in best.items() if method in BASELINES]
-    target = max(ends, default=math.inf)
+        best[key] = max(best.get(key, row), row, key=lambda trial: rank(trial["choice"]))
+    target = max((rank(row["choice"]) for row in best.values() if is_baseline(row["method"])), default=math.inf)
     return [
-        {"method": row["method"], "start": row["start"], "setting": row["setting"], "report": row["report"],
-         "steps": row["steps"], "to target": next((t for t, v in row["curve"] if _value(v, sign) >= target), None)}
+        {name: row[name] for name in ("method", "start", "setting", "report", "steps")}
+        | {"to target": next((seconds for seconds, value in row["curve"] if rank(value) >= target), None)}
         for row in best.values()
-    ]  # fmt: skip
+    ]
 
 
-def _value(number: float | None, sign: float) -> float:
-    return -math.inf if number is None else sign * number
+def _ranking(metric: str) -> Callable[[float | None], float]:
+    """What makes a value of the metric comparable: larger is better, and a run that failed comes last."""
+    sign = 1.0 if MEASURES[metric].larger_is_better else -1.0
+    return lambda value: -math.inf if value is None else sign * value
 
 
 def profiles(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -418,9 +337,10 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     for case in dict.fromkeys(record["case"] for record in records):
         chosen = [record for record in records if record["case"] == case]
         tables = [{(row["method"], row["start"]): row for row in standings(record)} for record in chosen]
-        medians = {key: _median(table.get(key, {}).get("report") for table in tables) for key in _keys(tables)}
+        keys = dict.fromkeys(key for table in tables for key in table)
+        medians = {key: _median(table.get(key, {}).get("report") for table in tables) for key in keys}
         seconds, seeds, trials = median(record["seconds"] for record in chosen), len(chosen), chosen[0]["trials"]
-        unit = {"accuracy": "%", "psnr": "dB", "error": "error, less is better"}[chosen[0]["metric"]]
+        unit = MEASURES[chosen[0]["metric"]].unit or "error, less is better"
         counts = f"{_counted(seeds, 'seed')}, {_counted(trials, 'trial')}"
         title = f"{case} ({unit}; {seconds:.1f} s, {counts})"
         for table, cells in zip(rows, _cells(medians, tables, chosen[0]["metric"]), strict=True):
@@ -440,20 +360,14 @@ def _headings() -> list[list[str]]:
     ]
 
 
-def _keys(tables: Sequence[Mapping[tuple[str, str], Any]]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(key for table in tables for key in table))
-
-
 def _cells(
     medians: Mapping[tuple[str, str], float | None], tables: Sequence[Mapping[tuple[str, str], Any]], metric: str
 ) -> tuple[list[str], list[str], list[str]]:
     """One row of each table."""
-    sign = -1.0 if metric == "error" else 1.0
-    baselines = [key for key in medians if key[0] in BASELINES]
-    best = max(baselines, key=lambda key: _value(medians[key], sign), default=None)
+    rank = _ranking(metric)
+    best = max((key for key in medians if is_baseline(key[0])), key=lambda key: rank(medians[key]), default=None)
     ours, given, adam = ("ours", "ours"), ("ours, torch's start", "torch"), ("AdamW", "ours")
-    wins = best is None or _value(medians.get(ours), sign) >= _value(medians[best], sign)
-    mark = "**" if wins else ""
+    mark = "**" if best is None or rank(medians.get(ours)) >= rank(medians[best]) else ""
     name = "–" if best is None else f"{_shown(medians[best])}, {best[0]}, {START[best[1]]} start"
     pairs = [f"{_shown(medians.get((n, 'torch')))} / {_shown(medians.get((n, 'ours')))}" for n in BASELINES]
     return (
@@ -467,7 +381,7 @@ def _speed(tables: Sequence[Mapping[tuple[str, str], Any]], ours: tuple[str, str
     """How many times sooner than the best baseline we reach its last value on held-out data; the median over seeds."""
     ratios = []
     for table in tables:
-        theirs = [row["to target"] for (name, _), row in table.items() if name in BASELINES and row["to target"]]
+        theirs = [row["to target"] for (name, _), row in table.items() if is_baseline(name) and row["to target"]]
         mine = table.get(ours, {}).get("to target")
         ratios.append(min(theirs) / mine if theirs and mine else 0.0)
     ratio = median(ratios)
@@ -485,3 +399,93 @@ def _counted(number: int, noun: str) -> str:
 
 def _shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLeague(Command):
+    """Train by `train` with default settings and by six other optimisers, at equal processor time."""
+
+    name: ClassVar[str] = "bench league"
+
+    cases: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Parts of the names of cases, such as "denoising", or families: mnist, resnet, dead, imaging, unrolled, redrawn,
+    sensing, default-start, starts; all by default."""
+    records: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("league")
+    """Folder of one small JSON file for each case and seed; runs that it holds are not repeated."""
+    seeds: int = 3
+    """Seeds 0, 1, …"""
+    trials: int = 3
+    """Settings that each baseline may try, at most 3."""
+    seconds: float | None = None
+    """Budget of a run in processor time instead of that of the case."""
+    cifar: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """CIFAR-10 as image files train/CLASS/NAME and test/CLASS/NAME; without it that case is left out."""
+    table: bool = False
+    """Only show what the folder holds, as Markdown."""
+    tiny: bool = False
+    """A moment on a few digits, to see that everything runs; its numbers mean nothing."""
+
+    def check(self) -> None:
+        check_size("seeds", self.seeds)
+        if check_size("trials", self.trials) > 3:
+            invalid_value("trials", "at most 3", self.trials)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        if not self.table:
+            check_folder("--records", self.records)
+        known = cases(self.tiny, self.cifar)
+        families = dict.fromkeys(case.family for case in known.values())
+        for part in self.cases:
+            if not any(_named(case, part) for case in known.values()):
+                expected = f"families among {', '.join(families)}, or parts of the names {', '.join(known)}"
+                invalid_value(self.name, expected, repr(part), did_you_mean(part, [*families, *known]))
+
+    def collect(self) -> Record:
+        if self.table:
+            files = sorted(self.records.glob("*.json"))
+            return {"records": [read_json(file, "It is damaged: repeat the case.") for file in files]}
+        torch.set_num_threads(1)
+        console = Console(stderr=True)
+        baselines = [n for n, baseline in BASELINES.items() if not baseline.extra or find_spec("pytorch_optimizer")]
+        if len(baselines) < len(BASELINES):
+            console.print("SOAP, Schedule-Free AdamW and Prodigy are left out: pip install 'torchlift[lab]'.")
+        known = cases(self.tiny, self.cifar).values()
+        chosen = [case for case in known if not self.cases or any(_named(case, part) for part in self.cases)]
+        records = []
+        seconds = 0.3 if self.tiny and self.seconds is None else self.seconds
+        with console.status("starting") as status:
+            for seed in range(self.seeds):
+                for case in chosen:
+                    name = case.name.replace("×", "x").replace(",", "").replace(".", "p").replace(" ", "-")
+                    file = self.records / f"{name}-{seed}.json"
+                    effort = {"seconds": seconds, "baselines": baselines, "note": status.update}
+                    records.append(compete(case, seed, self.trials, file, **effort))
+        return {"records": records}
+
+    def show(self, record: Record, console: Console) -> None:
+        if self.table:
+            console.print(markdown(record["records"]), soft_wrap=True)
+            return
+        for result in record["records"]:
+            title = f"{result['case']}, seed {result['seed']}, {result['seconds']:.1f} s"
+            columns = {"method": "", "start": "", result["metric"]: ".2f", "steps": ""}
+            columns |= {"seconds to the best baseline's end": ".1f"}
+            names = ("method", "start", "report", "steps", "to target")
+            rows = [[row[name] for name in names] for row in standings(result)]
+            console.print(shown(Table.of("standings", title, columns, rows)))
+        factors = ", ".join(f"{factor:g}" for factor in FACTORS)
+        console.print(f"\nShare of cases that reach the best baseline's end within {factors} times the least time:")
+        for name, shares in profiles(record["records"]).items():
+            console.print(f"  {name}: {', '.join(f'{share:.0%}' for share in shares)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchTraining(BenchLeague):
+    """Another name of 'bench league', of which the comparisons with tuned back-propagation are cases."""
+
+    name: ClassVar[str] = "bench training"
+
+
+def _named(case: Case, part: str) -> bool:
+    """Whether a word of the command line means this case."""
+    return part == case.family or part in case.name

@@ -1,4 +1,4 @@
-"""Denoising of grey photographs by networks of at most 50,000 parameters, at equal processor time.
+"""`torchlift bench photographs`: denoisers of at most 50,000 parameters, at equal processor time.
 
 Rules, the same for all:
 
@@ -16,15 +16,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+import tyro
+from rich.console import Console
 from torch import Tensor, nn
 
+from torchlift.cli.command import Command, Record
 from torchlift.cli.settings.arrays import read_npz
+from torchlift.core.checks import check_choice, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.core.files import read_json, write_file
 from torchlift.core.png import png
@@ -87,20 +92,13 @@ class Firm(nn.Module):
         self.denoiser = FirmDenoiser((4, SIZE // 2, SIZE // 2), 6, features=64, size=3, threshold=0.1)
 
     def forward(self, y: Tensor) -> Tensor:
-        return _joined(self.denoiser(_halved(y)), y)
+        small = self.denoiser(nn.functional.pixel_unshuffle(_even(y), 2))
+        return nn.functional.pixel_shuffle(small, 2)[..., : y.shape[-2], : y.shape[-1]]
 
 
 def _even(y: Tensor) -> Tensor:
     height, width = y.shape[-2:]
     return nn.functional.pad(y, (0, width % 2, 0, height % 2), mode="replicate")
-
-
-def _halved(y: Tensor) -> Tensor:
-    return nn.functional.pixel_unshuffle(_even(y), 2)
-
-
-def _joined(small: Tensor, like: Tensor) -> Tensor:
-    return nn.functional.pixel_shuffle(small, 2)[..., : like.shape[-2], : like.shape[-1]]
 
 
 #: Optimiser and rates of each baseline, and the network of each row.
@@ -334,3 +332,45 @@ def strip(records: Path) -> str:
 
 def _slug(name: str) -> str:
     return "-".join(name.replace(",", "").lower().split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchPhotographs(Command):
+    """Train denoisers by `train`, AdamW and Muon from one start, at equal processor time; σ = 25/255."""
+
+    name: ClassVar[str] = "bench photographs"
+
+    rows: Annotated[tuple[str, ...], tyro.conf.Positional] = TRAINED
+    """What to train; or BM3D, with `pip install bm3d`."""
+    images: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """An .npz file with an array `images` (n, height, width) of bytes, such as Train400; the last 40 are held out."""
+    test: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """An .npz file of images to report, such as BSD68; read once for every finished row."""
+    records: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("photographs")
+    """Folder of one small JSON file for each row; rows that it holds are not repeated."""
+    work: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("photographs-runs")
+    """Folder of checkpoints, from which a stopped run goes on."""
+    seconds: float = 1200.0
+    """Budget of a run in processor time of one thread; 1200 is ten minutes on two cores."""
+    table: bool = False
+    """Only show what the folder of records holds, as Markdown."""
+
+    def check(self) -> None:
+        check_positive("seconds", self.seconds)
+        for row in self.rows:
+            check_choice("bench photographs", row, ROWS)
+        if not self.table and self.images is None:
+            invalid_value("bench photographs images", "an .npz file", "none", "Give --images FILE, or --table.")
+
+    def collect(self) -> Record:
+        if self.table or self.images is None:
+            files = sorted(self.records.glob("*.json"))
+            return {"records": [read_json(file, "It is damaged: repeat the row.") for file in files]}
+        torch.set_num_threads(1)
+        bench = Bench(load(self.images), self.records, self.work, self.seconds)
+        test = None if self.test is None else load(self.test)
+        bench.times([row for row in self.rows if not bench.file(row).exists()])  # in turn, before the first begins
+        return {"records": [bench.row(row, test) for row in self.rows]}
+
+    def show(self, record: Record, console: Console) -> None:
+        console.print(markdown(record["records"]), soft_wrap=True)

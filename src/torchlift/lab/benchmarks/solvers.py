@@ -1,19 +1,25 @@
-"""The race of solvers on the paper's denoising problem: how fast the lifted Bregman objective falls.
+"""`torchlift bench solvers`: how fast the lifted Bregman objective falls on the paper's denoising problem.
 
-One definition for `torchlift bench solvers`, where each has the same seconds, and for the experiment
-`optimisers`, where each has its number of steps: the same methods, settings, starts and measurements.
+One definition for the bench, where each method has the same seconds, and for the experiment `optimisers`, where each
+has its number of steps: the same methods, settings, starts and measurements.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
+from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import shown
+from torchlift.core.checks import check_device, check_positive, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
@@ -22,6 +28,7 @@ from torchlift.liftings import Bregman
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
 from torchlift.parallel import Mesh
+from torchlift.report.records import Curves, Series, Table
 from torchlift.solvers import (
     BlockCoordinateDescent,
     FromBound,
@@ -39,9 +46,9 @@ from torchlift.training.step import Budget
 #: The paper does not tell the threshold of this experiment; this is its harder one.
 THRESHOLD = 0.2
 RATE = 8e-4
-"""Of Adam on both blocks, and of Adam in sweeps."""
+"""Learning rate of Adam, on both blocks and in sweeps."""
 BATCH = 100
-"""Of sweeps; all other methods take all images in every step."""
+"""Batch size of sweeps; all other methods take all images in every step."""
 
 PAPER = ("gradient", "heavy-ball", "Nesterov", "Adam")
 EXACT, SWEEP_ADAM, SWEEP = "exact block-coordinate descent", "sweeps, Adam", "sweeps, no learning rate"
@@ -146,3 +153,95 @@ def targets(trajectories: Mapping[str, Trajectory]) -> dict[float, float]:
 def reached(trajectory: Trajectory, target: float) -> tuple[int, float] | None:
     """(steps, seconds) at which the objective first was at most the target."""
     return next(((row["step"], row["seconds"]) for row in trajectory.rows if row["objective"] <= target), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSolvers(Command):
+    """Race the solvers on the paper's denoising objective (soft-threshold network, Bregman lifting)."""
+
+    name: ClassVar[str] = "bench solvers"
+
+    images: int = 200
+    """Noisy digits; the paper takes 2,000."""
+    layers: int = 7
+    """Hidden layers of 784 units."""
+    seconds: float = 20.0
+    """Time for each solver."""
+    only: tuple[str, ...] = ()
+    """Names of the solvers to run; all by default."""
+    seed: int = 0
+    """Seed of noise and weights."""
+    device: str = "cpu"
+    """Where they race: cpu, cuda, mps, xpu."""
+
+    def check(self) -> None:
+        check_size("images", self.images)
+        check_size("layers", self.layers)
+        check_positive("seconds", self.seconds)
+        check_device("device", self.device)
+        names = methods()
+        for name in self.only:
+            if name not in names:
+                invalid_value("only", f"names among {', '.join(names)}", repr(name))
+
+    def collect(self) -> Record:
+        names = [name for name in methods() if not self.only or name in self.only]
+        with Console(stderr=True).status("starting") as status:
+            trajectories = race(
+                names, self.images, self.layers, self.seconds, self.seed,
+                lambda name: status.update(f"{name}: {self.seconds:g} s"), self.device,
+            )  # fmt: skip
+        levels = targets(trajectories)
+        return {
+            "images": self.images,
+            "layers": self.layers,
+            "seed": self.seed,
+            "device": self.device,
+            "threads": torch.get_num_threads(),
+            "runs": [
+                {
+                    "name": name,
+                    "failure": trajectory.failure,
+                    "steps": trajectory.steps,
+                    "seconds": trajectory.column("seconds"),
+                    "values": trajectory.column("objective"),
+                    "psnr": trajectory.column("training psnr"),
+                }
+                for name, trajectory in trajectories.items()
+            ],
+            "reached": {
+                name: {str(level): reached(trajectory, target) for level, target in levels.items()}
+                for name, trajectory in trajectories.items()
+            },
+        }
+
+    def show(self, record: Record, console: Console) -> None:
+        columns = {"solver": "", "steps": "", "objective": ".4g", "PSNR (dB)": ".2f"}
+        columns |= {f"{level:.0%} after": "" for level in LEVELS}
+        rows = []
+        for run in record["runs"]:
+            places = [record["reached"][run["name"]][str(level)] for level in LEVELS]
+            cells = [None if place is None else f"{place[0]} steps, {place[1]:.2g} s" for place in places]
+            rows.append([run["name"], run["steps"][-1], run["values"][-1], run["psnr"][-1], *cells])
+        console.print(shown(Table.of("solvers", "", columns, rows)))
+        console.print(
+            f"\n{record['images']} images, {record['layers']} × 784, from {record['runs'][0]['values'][0]:.4g}. "
+            "Percent: share of the largest decrease that any solver made."
+        )
+
+    def save(self, record: Record) -> None:
+        self.save_figure("bench-solvers", lambda plot: plot.figure(*descent(record["runs"])), ("png", "svg"))
+
+
+def descent(runs: Sequence[dict[str, Any]]) -> list[Curves]:
+    """The objective against steps and seconds, and the PSNR against seconds."""
+
+    def curves(title: str, x: str, y: str, label: str) -> Curves:
+        series = [Series(run["name"], run[x], run[y]) for run in runs]
+        return Curves(f"{y}-{x}", title, x[:-1] if x == "steps" else x, label, series, y_log=y == "values")
+
+    return [
+        curves("Descent by steps", "steps", "values", "objective"),
+        curves("Descent by time", "seconds", "values", "objective"),
+        curves("Images", "seconds", "psnr", "PSNR (dB)"),
+    ]

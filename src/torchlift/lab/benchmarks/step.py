@@ -1,4 +1,4 @@
-"""One training step of `train` against back-propagation with torch's fused Adam: time, start-up, gradients, files."""
+"""`torchlift bench step`: one training step of any module against fused Adam: time, start-up, gradients, files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import torchlift
+from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import shown
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.data import as_batches
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.lab.benchmarks.step_modules import StepCase
+from torchlift.lab.benchmarks.step_modules import CASES, StepCase
+from torchlift.report.records import Table
 from torchlift.sweeps import Perturbation, sweeping
 from torchlift.training import SweepDescent, Work, train
 
@@ -31,33 +38,63 @@ SECONDS = 0.4
 SMALL = 1e-5
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Processor time on one machine.
+Row = dict[str, Any]
+"""Processor time of one case.
 
-    Arguments:
-        name: of the case.
-        plain: milliseconds of a step of back-propagation with fused Adam in a bare loop.
-        ratio: of a step of `train` to it, the median over interleaved rounds; `low` and `high` its quartiles.
-        start_up: milliseconds that `train` takes besides its steps, the comparison of starts included.
-        difference: largest relative difference of the gradients of a sweep and of back-propagation for s → 0.
-        goal: for the ratio.
-    """
-
-    name: str
-    plain: float
-    ratio: float
-    low: float
-    high: float
-    start_up: float
-    difference: float
-    goal: float | None
-
-    def record(self) -> dict[str, Any]:
-        return dict(vars(self))
+"plain": milliseconds of a step of back-propagation with fused Adam in a bare loop.
+"ratio": of a step of `train` to it, the median over interleaved rounds; "low" and "high" its quartiles.
+"goal": for the ratio, or None.
+"start_up": milliseconds that `train` takes besides its steps, the comparison of starts included.
+"difference": largest relative difference of the gradients of a sweep and of back-propagation for s → 0.
+"""
 
 
-def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes:
+@dataclass(frozen=True, kw_only=True)
+class BenchStep(Command):
+    """Time one step of `train` against back-propagation with fused Adam, for sixteen modules."""
+
+    name: ClassVar[str] = "bench step"
+
+    cases: tuple[str, ...] = ()
+    """Names of modules, or parts of names; all by default."""
+    repeats: int = 7
+    """Rounds of both sides in turn."""
+    seconds: float = SECONDS
+    """Processor time of the steps of each side in a round."""
+    threads: int = 1
+    """Threads of torch."""
+
+    def collect(self) -> Record:
+        chosen = [case for case in CASES if not self.cases or any(part in case.name for part in self.cases)]
+        if not chosen:
+            invalid_value("cases", f"among {', '.join(case.name for case in CASES)}", ", ".join(self.cases))
+        torch.set_num_threads(check_size("threads", self.threads))
+        effort = check_size("repeats", self.repeats), check_positive("seconds", self.seconds)
+        measured = track(chosen, "measuring", console=Console(stderr=True), disable=self.json, transient=True)
+        return {
+            "threads": self.threads,
+            "repeats": self.repeats,
+            "rows": [measure(case, *effort) for case in measured],
+            "files of a step": files_of_a_step(),
+        }
+
+    def show(self, record: Record, console: Console) -> None:
+        columns = {
+            "module": "name", "fused Adam, ms": "plain", "ratio": "ratio", "from": "low", "to": "high",
+            "goal, ≤": "goal", "start-up, ms": "start_up", "s → 0": "difference",
+        }  # fmt: skip
+        formats = ["", ".2f", ".2f", ".2f", ".2f", ".2f", ".0f", ".0e"]
+        rows = [[row[name] for name in columns.values()] for row in record["rows"]]
+        title = f"One training step, {record['threads']} threads"
+        console.print(shown(Table("steps", title, list(columns), rows, formats)))
+        console.print("Processor time, medians of interleaved rounds; start-up is what `train` does before its steps.")
+        console.print("From, to: quartiles of the ratio.")
+        console.print("s → 0: largest relative difference of the gradients of a sweep and of back-propagation.")
+        files = record["files of a step"]
+        console.print(f"A step passes {len(files)} files: {', '.join(files)}")
+
+
+def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> Row:
     """Rounds of both sides in turn, each from the same weights on the same data.
 
     Steps of `train` are the difference of a long and a short run that keep their weights, so that its start-up drops
@@ -79,10 +116,16 @@ def measure(case: StepCase, repeats: int, seconds: float = SECONDS) -> StepTimes
         starts.append(1e3 * (_trained(module, data, loss, case.batch, long) - long * ours))
     ordered = sorted(ratios)
     quarter = len(ordered) // 4
-    return StepTimes(
-        case.name, median(plains), median(ratios), ordered[quarter], ordered[-1 - quarter], max(median(starts), 0.0),
-        difference(case), case.goal,
-    )  # fmt: skip
+    return {
+        "name": case.name,
+        "plain": median(plains),
+        "ratio": median(ratios),
+        "low": ordered[quarter],
+        "high": ordered[-1 - quarter],
+        "goal": case.goal,
+        "start_up": max(median(starts), 0.0),
+        "difference": difference(case),
+    }
 
 
 def prepared(case: StepCase, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, tuple[Tensor, Tensor], Loss]:

@@ -141,7 +141,7 @@ def _cells(forecast: dict | None) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """Of three digits at most where that is possible: 13.9 ms, 5.57 h, 233 d."""
+    """A duration with three digits at most where that is possible: 13.9 ms, 5.57 h, 233 d."""
     for unit, size in (("a", 31_557_600), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

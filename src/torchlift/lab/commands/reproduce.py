@@ -42,7 +42,7 @@ class Reproduce(Command):
     scale: Scale = "small"
     """tiny: seconds; small: at most 90 minutes for all on two cores; paper: the published setting."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = OUT
     """Results go into a folder per experiment in this one."""
     resume: bool = False
@@ -52,7 +52,7 @@ class Reproduce(Command):
     jobs: int | None = None
     """Experiments at the same time; one per thread if not given (tiny: one). Those whose seconds count run alone."""
     steps: int | None = None
-    """Of the trainings as published, instead of the scale's; with --resume a finished run goes on to them."""
+    """Steps of the trainings as published, instead of the scale's; with --resume a finished run goes on to them."""
     seeds: int | None = None
     """How many seeds, from --seed on, where trainings are repeated; instead of the scale's."""
     device: str = "cpu"

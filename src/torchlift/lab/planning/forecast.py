@@ -83,7 +83,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Duration of a step."""
         return self.work + self.exchange + self.idle
 
     @property
@@ -96,7 +96,7 @@ class Forecast:
         return f"data={self.data},layers={self.layers}"
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The numbers as JSON values."""
         return {**asdict(self), "seconds": self.seconds, "training": self.training, "mesh": self.mesh}
 
 

@@ -75,12 +75,12 @@ class Machine:
         return replace(self, passes=passes, **{name: value for name, value in given.items() if value is not None})
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The numbers as JSON values."""
         return asdict(self)
 
     @staticmethod
     def read(path: Path) -> Machine:
-        """From a file that `torchlift bench distributed --out` has written."""
+        """The machine in a file that `torchlift bench distributed --out` has written."""
         where, hint = f"constants {path}", "Make it by 'torchlift bench distributed --out FOLDER'."
         try:
             content = read_json(path)["machine"]

@@ -34,7 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Scaling(),
     )
 }
-"""By name, in the order of the paper; ours last."""
+"""All experiments by name, in the order of the paper; ours last."""
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "ExperimentResult", "Options", "Scale", "Work", "reproduce"]
 

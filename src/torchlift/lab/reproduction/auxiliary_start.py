@@ -12,7 +12,7 @@ from torchlift.lab.problem import LAYERS, MU
 from torchlift.lab.reproduction.confidence import confidence
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.recognition import Reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, lifted_bregman, pictures, trained
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, Trainings, lifted_bregman, pictures
 from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Table
 
@@ -25,7 +25,7 @@ SMALL = Size(14, 1250, 500, 1200, 100, 3)
 PAPER = Size(28, 5000, 500, 50_000, 100, 3)
 
 Outcomes = Mapping[str, Sequence[Outcome]]
-"""By start, seed by seed."""
+"""Start ↦ outcomes, seed by seed."""
 
 
 class AuxiliaryStart(Experiment):
@@ -40,36 +40,38 @@ class AuxiliaryStart(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         size: Size = work.choose(TINY, SMALL, PAPER).asked(work)
         work.expect(1 + len(STARTS) * size.seeds)
-        read, images = size.reader(work), size.images(work, TASK)
-        parts = {
-            (start, seed): trained(
-                work, f"{name}, seed {seed}", images[seed], read, THRESHOLD, size.steps, size.every,
-                partial(lifted_bregman, images=images[seed], rate=RATE, states=start, seed=seed), seed,
-            )
-            for seed in images for start, name in STARTS.items()
-        }  # fmt: skip
+        trainings = Trainings.of(work, TASK, size)
         outcomes = {
-            start: [Outcome.of(parts[start, seed], images[seed], read) for seed in images] for start in STARTS
+            start: [
+                trainings.run(
+                    f"{name}, seed {seed}", THRESHOLD,
+                    partial(lifted_bregman, rate=RATE, states=start, seed=seed), seed=seed,
+                )
+                for seed in trainings.images
+            ]
+            for start, name in STARTS.items()
         }  # fmt: skip
-        shown = {"ground truth": images[work.seed].validation_x[:SHOWN].cpu()}
-        shown |= {name: parts[start, work.seed][0]["validation"][:SHOWN] for start, name in STARTS.items()}
+        shown = {"ground truth": trainings.first.validation_x[:SHOWN].cpu()}
+        shown |= {name: outcomes[start][0].outputs["validation"][:SHOWN] for start, name in STARTS.items()}
+        ends = {start: mean([run.mean for run in runs]) for start, runs in outcomes.items()}
         return ExperimentResult(
-            _summary(outcomes, size.steps),
-            claims(outcomes, work.scale == "tiny"),
+            f"Validation images after {size.steps:,} steps of lifted Bregman training as published, by the start of z: "
+            f"{', '.join(f'{STARTS[start]} {value:.1f} dB' for start, value in ends.items())}.",
+            work.decided(claims(outcomes)),
             [
-                _table(outcomes, read),
+                _table(outcomes, trainings.read),
                 _curves(outcomes),
                 pictures("validation-images", "Validation images", shown, "ground truth"),
             ],
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of {size.side**2} units", "threshold": THRESHOLD,
-                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(images),
-                "method": f"proximal Adam, {RATE:g} on both blocks", "classifier": read.record(),
+                "mu": MU, "images": size.training, "steps": size.steps, "seeds": list(trainings.images),
+                "method": f"proximal Adam, {RATE:g} on both blocks", "classifier": trainings.read.record(),
             },
         )  # fmt: skip
 
 
-def claims(outcomes: Outcomes, tiny: bool) -> list[Claim]:
+def claims(outcomes: Outcomes) -> list[Claim]:
     """The paper calls the replicated input better and more stable.
 
     More stable is the start from which more seeds learn, and where these are as many, the one with the smaller
@@ -88,23 +90,15 @@ def claims(outcomes: Outcomes, tiny: bool) -> list[Claim]:
             f"validation images, {replicated[0].trajectory.steps[-1]:,} steps: {mean(values['input']):.2f} against "
             f"{mean(values['random']):.2f} dB, {read[0]:.0f} against {read[1]:.0f} % of the digits read; difference "
             f"{margin.text('+.2f')} dB over {len(gaps)} seeds",
-            None if tiny else margin.above(0),
+            margin.above(0),
         ),
         Claim.of(
             "They lead to more stable results.",
             f"smallest to largest validation PSNR over {len(gaps)} seeds: {spread['input']:.2f} against "
             f"{spread['random']:.2f} dB; recognisable digits with {learnt['input']} against {learnt['random']} seeds",
-            None if tiny else (learnt["input"], -spread["input"]) > (learnt["random"], -spread["random"]),
+            (learnt["input"], -spread["input"]) > (learnt["random"], -spread["random"]),
         ),
     ]
-
-
-def _summary(outcomes: Outcomes, steps: int) -> str:
-    ends = {STARTS[start]: mean([run.mean for run in runs]) for start, runs in outcomes.items()}
-    said = ", ".join(f"{name} {value:.1f} dB" for name, value in ends.items())
-    return (
-        f"Validation images after {steps:,} steps of lifted Bregman training as published, by the start of z: {said}."
-    )
 
 
 def _table(outcomes: Outcomes, read: Reader) -> Table:

@@ -8,17 +8,17 @@ from functools import partial
 from itertools import product
 
 from torchlift.lab.problem import LAYERS, SIDE, Images
-from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     PUBLISHED_STEPS,
     SHOWN,
     Outcome,
     Size,
+    Trainings,
     conventional,
     pictures,
     remaining,
-    trained,
 )
 from torchlift.lab.trajectory import both_splits
 from torchlift.report.records import Cell, Claim, Curves, Figure, Pictures, Table
@@ -57,36 +57,32 @@ class ConventionalSweep(Experiment):
         size: Size = work.choose(TINY, SMALL, replace(PAPER, steps=work.steps or PAPER.steps))
         keys, halved = list(product(THRESHOLDS, RATES)), work.scale == "small"
         work.expect(1 + len(keys) + (1 + len(RATES) if halved else 0))
-        images, read = size.images(work, TASK)[work.seed], size.reader(work)
-        parts = {key: _train(work, size, images, read, key) for key in keys}
-        outcomes = {key: Outcome.of(part, images, read) for key, part in parts.items()}
+        trainings = Trainings.of(work, TASK, size)
+        outcomes = {key: _train(trainings, key) for key in keys}
         order = _at_half_resolution(work) if halved else {rate: outcomes[WORKING, rate] for rate in RATES}
         return ExperimentResult(
             _summary(outcomes),
-            claims(outcomes, order, work.scale),
-            figures(outcomes, order, parts, images, read),
+            work.decided(claims(outcomes, order, work.scale)),
+            figures(outcomes, order, trainings.first, trainings.read),
             {
                 "task": TASK, "network": f"{LAYERS} hidden layers of 784 units, torch's default start",
                 "thresholds": list(THRESHOLDS), "learning rates": list(RATES), "optimiser": "Adam, all images per step",
                 "images": size.training, "validation images": size.validation, "steps": size.steps,
-                "classifier": read.record(),
+                "classifier": trainings.read.record(),
             },
         )  # fmt: skip
 
 
-def _train(work: Work, size: Size, images: Images, read: Reader, key: Key, prefix: str = "") -> Part:
+def _train(trainings: Trainings, key: Key, prefix: str = "") -> Outcome:
     threshold, rate = key
-    make = partial(conventional, images=images, rate=rate)
     name = f"{prefix}threshold {threshold:g}, learning rate {rate:g}"
-    return trained(work, name, images, read, threshold, size.steps, size.every, make)
+    return trainings.run(name, threshold, partial(conventional, rate=rate))
 
 
 def _at_half_resolution(work: Work) -> dict[float, Outcome]:
-    """By learning rate, at the threshold that works."""
-    size = replace(HALF, steps=work.steps or HALF.steps)
-    images, read = size.images(work, TASK)[work.seed], size.reader(work)
-    parts = {rate: _train(work, size, images, read, (WORKING, rate), "half resolution, ") for rate in RATES}
-    return {rate: Outcome.of(part, images, read) for rate, part in parts.items()}
+    """Learning rate ↦ outcome, at the threshold that works."""
+    trainings = Trainings.of(work, TASK, replace(HALF, steps=work.steps or HALF.steps))
+    return {rate: _train(trainings, (WORKING, rate), "half resolution, ") for rate in RATES}
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -101,7 +97,7 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
     Arguments:
         order: at the threshold that works, by learning rate; at scale "small" with half the resolution.
     """
-    whole, tiny = scale == "paper", scale == "tiny"
+    whole = scale == "paper"
     works = {key: outcome for key, outcome in outcomes.items() if key[0] == WORKING}
     fails = {key: outcome for key, outcome in outcomes.items() if key[0] > WORKING}
     readable = [key for key, outcome in fails.items() if outcome.readable]
@@ -119,12 +115,12 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
             f"With threshold {WORKING:g} recognisable digits are recovered at every learning rate.",
             f"a classifier of clean digits reads, by learning rate, {reads} of the validation outputs after "
             f"{next(iter(works.values())).trajectory.steps[-1]} steps",
-            None if tiny else True if all(outcome.readable for outcome in works.values()) else False if whole else None,
+            True if all(outcome.readable for outcome in works.values()) else False if whole else None,
         ),
         Claim.of(
             f"With thresholds above {WORKING:g} they are not, at any learning rate.",
             f"{len(readable)} of {len(fails)} runs recognisable, at most {highest:.0%} read",
-            None if tiny else False if readable else True if lost else None,
+            False if readable else True if lost else None,
         ),
         Claim.of(
             f"With threshold {WORKING:g} the learning rate {BEST_RATE:g} ends at the lowest training loss.",
@@ -132,14 +128,14 @@ def claims(outcomes: Mapping[Key, Outcome], order: Mapping[float, Outcome], scal
             + (", half the resolution: " if scale == "small" else ": ")
             + ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in losses.items())
             + ("" if ended else f"; {remaining(runs)}"),
-            best == BEST_RATE if ended and not tiny else None,
+            best == BEST_RATE if ended else None,
         ),
         Claim.of(
             "The failures are no matter of learning rates: the last hidden layer is zero for every training image, and "
             "only the output's bias has a gradient.",
             f"{failing} of {len(fails)} runs above {WORKING:g}, {sum(outcome.silent for outcome in works.values())} of "
             f"{len(works)} at {WORKING:g}",
-            None if tiny else failing == len(fails) and not any(outcome.silent for outcome in works.values()),
+            failing == len(fails) and not any(outcome.silent for outcome in works.values()),
             "torchlift",
         ),
     ]
@@ -162,7 +158,6 @@ def _summary(outcomes: Mapping[Key, Outcome]) -> str:
 def figures(
     outcomes: Mapping[Key, Outcome],
     order: Mapping[float, Outcome],
-    parts: Mapping[Key, Part],
     images: Images,
     read: Reader,
 ) -> list[Figure]:
@@ -172,7 +167,7 @@ def figures(
         _table(outcomes, images, read),
         _curves("error-by-threshold", f"Reconstruction error, learning rate {BEST_RATE:g}", thresholds),
         _curves("error-by-rate", f"Reconstruction error, threshold {WORKING:g}", rates),
-        _pictures(parts, images),
+        _pictures(outcomes, images),
     ]
 
 
@@ -198,11 +193,10 @@ def _curves(name: str, title: str, chosen: Mapping[str, Outcome]) -> Curves:
     return Curves(name, title, "steps", "mean squared error", drawn, y_log=True)
 
 
-def _pictures(parts: Mapping[Key, Part], images: Images) -> Pictures:
+def _pictures(outcomes: Mapping[Key, Outcome], images: Images) -> Pictures:
     x = images.validation_x[:SHOWN]
     rows = {"ground truth": x, "observation": images.validation_y[:SHOWN]}
     for threshold in THRESHOLDS:
-        tensors, _ = parts[threshold, BEST_RATE]
-        rows[f"threshold {threshold:g}"] = tensors["validation"][:SHOWN]
+        rows[f"threshold {threshold:g}"] = outcomes[threshold, BEST_RATE].outputs["validation"][:SHOWN]
     title = f"Validation images, learning rate {BEST_RATE:g}"
     return pictures("validation-images", title, rows, "ground truth")

@@ -49,7 +49,7 @@ class ErrorEstimate(Experiment):
                 lambda a=name, b=source, k=number: _study(ACTIVATIONS[a], b == SOURCES[0], cases, 4 * work.seed + k),
             )
             studies.append(Study(name, source, tensors["distance"], tensors["bound"]))
-        claims = judge(studies, decidable=work.scale != "tiny")
+        claims = work.decided(judge(studies))
         configuration = {
             "cases": cases,
             "inputs": INPUTS,
@@ -219,7 +219,7 @@ def exponents(values: Tensor) -> Tensor:
     return (values.clamp_min(1e-300).log() * x).sum(1) / x.square().sum()
 
 
-def judge(studies: list[Study], *, decidable: bool) -> list[Claim]:
+def judge(studies: list[Study]) -> list[Claim]:
     """Claims. A rate of at least δ holds where the interval of the exponent lies above 1, and fails where below."""
     good = [study for study in studies if study.source == SOURCES[0]]
     anywhere = [study for study in studies if study.source == SOURCES[1]]
@@ -229,7 +229,7 @@ def judge(studies: list[Study], *, decidable: bool) -> list[Claim]:
         Claim.of(
             "The estimate bounds the symmetric Bregman distance to the truth",
             f"{broken} violations among {total} finite bounds",
-            False if broken else True if decidable else None,
+            not broken,
         )
     ]
     for study in good:
@@ -238,7 +238,7 @@ def judge(studies: list[Study], *, decidable: bool) -> list[Claim]:
                 f"For {study.activation}, with a source on active neurons, the Burbea–Rao term vanishes and "
                 "the distance falls at least like the noise level δ, for a weight proportional to δ",
                 f"exponent {study.slope.text()}, that of the bound {confidence(exponents(study.bound)).text()}",
-                study.slope.above(1) if decidable else None,
+                study.slope.above(1),
             )
         )
     text = "; ".join(
@@ -250,7 +250,7 @@ def judge(studies: list[Study], *, decidable: bool) -> list[Claim]:
         Claim.of(
             "The source condition alone, with a source on any neurons, makes the distance fall at least like δ",
             text,
-            every(study.slope.above(1) for study in anywhere) if decidable else None,
+            every(study.slope.above(1) for study in anywhere),
         )
     )
     return claims

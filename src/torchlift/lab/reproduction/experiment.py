@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -101,6 +101,12 @@ class Work:
         """One of three values, by scale."""
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
 
+    def decided(self, claims: Iterable[Claim]) -> list[Claim]:
+        """The claims as they are; open at scale "tiny", whose numbers are too few to decide anything."""
+        if self.scale == "tiny":
+            return [replace(claim, outcome="not decidable") for claim in claims]
+        return list(claims)
+
     def expect(self, parts: int) -> None:
         """Say how many parts there will be, for the progress bar."""
         self._total = parts
@@ -130,7 +136,10 @@ class Work:
             if self._interrupted():
                 raise KeyboardInterrupt
             save_tensors(folder, tensors, record, kind=_KIND)
-        part = _read(folder)  # also what was just made: the same values as after a resumption
+        try:
+            part = load_tensors(folder, kind=_KIND)  # also what was just made: the same values as after a resumption
+        except DataError as error:
+            raise DataError(f"{error} Without the folder {folder} the part is made again.") from error
         self._names.add(folder.name)
         self._done(len(self._names), self._total)
         return part
@@ -168,13 +177,6 @@ class Experiment(ABC):
     @abstractmethod
     def run(self, work: Work) -> ExperimentResult:
         """Do the work."""
-
-
-def _read(folder: Path) -> Part:
-    try:
-        return load_tensors(folder, kind=_KIND)
-    except DataError as error:
-        raise DataError(f"{error} Without the folder {folder} the part is made again.") from error
 
 
 def file_name(text: str) -> str:

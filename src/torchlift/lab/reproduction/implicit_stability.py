@@ -82,7 +82,7 @@ class ImplicitStability(Experiment):
                     first = task.value(task.start(start))
                     sweeps.append(Sweep(task.name, method, start, rates, torch.stack(finals), first))
         studies = [Study.of(task.name, task.least, sweeps) for task in tasks]
-        claims = judge(studies, decidable=work.scale != "tiny")
+        claims = work.decided(judge(studies))
         configuration = {"images": images, "rates": rates, "power": POWER, "batch": BATCH, "width": WIDTH}
         configuration |= {"steps": steps, "runs": runs, "starts": {task.name: task.starts for task in tasks}}
         return ExperimentResult(_summary(studies), claims, [*map(_curves, studies), _table(studies)], configuration)
@@ -250,7 +250,7 @@ class Study:
         return Study(task, reached if least is None else least, of_task)
 
     def of_method(self, method: str) -> list[Sweep]:
-        """By start, the usual one first."""
+        """The sweeps of a method, one per start, the usual one first."""
         return [sweep for sweep in self.sweeps if sweep.method == method]
 
     def usable(self, sweep: Sweep) -> int:
@@ -264,19 +264,15 @@ class Study:
         return confidence((ours.finals[ours.best] - self.least).log() - (theirs.finals[theirs.best] - self.least).log())
 
 
-def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
+def judge(studies: Sequence[Study]) -> list[Claim]:
     """Claims; thresholds are the constants above and one decade of rates."""
-
-    def claim(statement: str, measured: str, held: bool | None) -> Claim:
-        return Claim.of(statement, measured, held if decidable else None)
-
     claims = []
     for study in studies:
         name = study.task.capitalize()
         ours, theirs = (study.of_method(method)[0] for method in METHODS)
         limit = [rate for rate, bad in zip(theirs.rates, theirs.diverged.tolist(), strict=True) if bad]
         claims.append(
-            claim(
+            Claim.of(
                 f"{name}: beyond a limit of the learning rate explicit steps end above their start, implicit never",
                 f"explicit ends above its start at rates {_listed(limit)}, implicit at "
                 + _listed(r for r, bad in zip(ours.rates, ours.diverged.tolist(), strict=True) if bad)
@@ -286,7 +282,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
         )
         counts = [study.usable(ours), study.usable(theirs)]
         claims.append(
-            claim(
+            Claim.of(
                 f"{name}: implicit steps are robust to the learning rate (usable over at least a "
                 "decade more than explicit ones)",
                 f"usable of {len(ours.rates)} rates, {PER_DECADE} a decade: implicit {counts[0]}, explicit {counts[1]}",
@@ -295,7 +291,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
         )
         pairs = list(zip(study.of_method(IMPLICIT)[1:], study.of_method(EXPLICIT)[1:], strict=True))
         claims.append(
-            claim(
+            Claim.of(
                 f"{name}: implicit steps are robust to the starting point (usable over at least a "
                 "decade more than explicit ones from every start)",
                 "usable rates: "
@@ -307,7 +303,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
     ratio = convex.ratio()
     mean, low, high = torch.tensor(ratio, dtype=torch.float64).exp().tolist()
     claims.append(
-        claim(
+        Claim.of(
             f"{convex.task.capitalize()}: implicit steps lose no efficiency (excess over the minimum at the best rate "
             f"at most {MARGIN - 1:.0%} larger than that of explicit steps)",
             f"implicit over explicit: {mean:.3f} [{low:.3f}, {high:.3f}]",
@@ -318,7 +314,7 @@ def judge(studies: Sequence[Study], *, decidable: bool) -> list[Claim]:
 
 
 def _more_usable(implicit: int, explicit: int) -> bool | None:
-    """By a decade of rates; where neither method comes near the minimum there is nothing to compare."""
+    """True if implicit steps have a decade of rates more; None where neither method comes near the minimum."""
     return None if implicit == explicit == 0 else implicit >= explicit + PER_DECADE
 
 

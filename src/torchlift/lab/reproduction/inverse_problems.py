@@ -16,19 +16,19 @@ from torch import Tensor
 from torchlift.data import psnr
 from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
-from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
+from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
 from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     PUBLISHED_STEPS,
     SHOWN,
     Outcome,
     Size,
+    Trainings,
     conventional,
     lifted_bregman,
     pictures,
     recommended,
     remaining,
-    trained,
 )
 from torchlift.lab.trajectory import both_splits, series
 from torchlift.report.records import Cell, Claim, Curves, Figure, HeatMap, Pictures, Table, network_blocks
@@ -37,7 +37,7 @@ THRESHOLDS = (0.2, 0.02)
 SETTINGS = ("published", "recommended")
 METHODS = ("conventional", "lifted")
 
-#: Of conventional training: the best one in the paper's own sweep; also of our back-propagation.
+#: Learning rate of conventional training, the best one in the paper's own sweep; also of our back-propagation.
 CONVENTIONAL_RATE = 5e-4
 #: Samples per step in the recommended settings.
 BATCH = 50
@@ -65,7 +65,7 @@ class InverseProblem(Experiment):
     minutes: ClassVar[float] = 18.0
     task: ClassVar[str]
     rate: ClassVar[float]
-    """Of Adam on both blocks of the lifted problem, as published."""
+    """Learning rate of Adam on both blocks of the lifted problem, as published."""
     slower: ClassVar[float] = 1
     """How many times as many steps scale "small" takes."""
     fits: ClassVar[bool] = True
@@ -74,36 +74,33 @@ class InverseProblem(Experiment):
     def run(self, work: Work) -> ExperimentResult:
         size = self.size(work)
         work.expect(1 + len(KEYS) * size.seeds)
-        read, images = size.reader(work), size.images(work, self.task)
-        parts = {(key, seed): self._train(work, images[seed], read, size, key, seed) for seed in images for key in KEYS}
-        outcomes = {key: [Outcome.of(parts[key, seed], images[seed], read) for seed in images] for key in KEYS}
-        first = images[work.seed]
-        degraded = [drawn.degraded.cpu() for drawn in images.values()]
+        trainings = Trainings.of(work, self.task, size)
+        outcomes = {key: [self._train(trainings, key, seed) for seed in trainings.images] for key in KEYS}
+        first, read = trainings.first, trainings.read
+        degraded = [drawn.degraded.cpu() for drawn in trainings.images.values()]
         return ExperimentResult(
             _summary(self.task, size, outcomes, float(first.degraded.mean())),
-            claims(outcomes, degraded, read.bar("validation"), work.scale == "tiny", self.fits),
-            figures(self.task, outcomes, {key: parts[key, work.seed] for key in KEYS}, first, read),
-            self._configuration(size, list(images), read),
+            work.decided(claims(outcomes, degraded, read.bar("validation"), self.fits)),
+            figures(self.task, outcomes, first, read),
+            self._configuration(size, list(trainings.images), read),
         )
 
     def size(self, work: Work) -> Size:
-        """Of the scale, with the numbers of steps and seeds that were asked for."""
+        """The size of the scale, with the numbers of steps and seeds that were asked for."""
         size: Size = work.choose(TINY, replace(SMALL, steps=int(SMALL.steps * self.slower)), PAPER)
         return size.asked(work)
 
-    def _train(self, work: Work, images: Images, read: Reader, size: Size, key: Key, seed: int) -> Part:
+    def _train(self, trainings: Trainings, key: Key, seed: int) -> Outcome:
         setting, method, threshold = key
-        name = label(key) if seed == work.seed else f"{label(key)}, seed {seed}"
+        name = label(key) if seed == trainings.work.seed else f"{label(key)}, seed {seed}"
         if setting == "published":
-            steps = size.steps
-            rates = {"conventional": (conventional, CONVENTIONAL_RATE), "lifted": (lifted_bregman, self.rate)}
-            published, rate = rates[method]
-            make = partial(published, images=images, rate=rate)
-        else:
-            steps, options = size.batch_steps, {"batch_size": BATCH, "rate": CONVENTIONAL_RATE}
-            back = method == "conventional"
-            make = partial(recommended, images=images, steps=steps, seed=seed, back_propagation=back, **options)
-        return trained(work, name, images, read, threshold, steps, size.every, make, seed)
+            lifted = method == "lifted"
+            make = partial(lifted_bregman, rate=self.rate) if lifted else partial(conventional, rate=CONVENTIONAL_RATE)
+            return trainings.run(name, threshold, make, seed=seed)
+        steps, back = trainings.size.batch_steps, method == "conventional"
+        options = {"batch_size": BATCH, "rate": CONVENTIONAL_RATE, "back_propagation": back}
+        make = partial(recommended, steps=steps, seed=seed, **options)
+        return trainings.run(name, threshold, make, seed=seed, steps=steps)
 
     def _configuration(self, size: Size, seeds: Sequence[int], read: Reader) -> Mapping[str, Any]:
         return {
@@ -155,10 +152,10 @@ def label(key: Key) -> str:
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, tiny: bool, fits: bool = True) -> list[Claim]:
+def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, fits: bool = True) -> list[Claim]:
     """The paper's claims and four of ours.
 
-    What is recognisable after fewer steps than the paper takes counts at every scale but "tiny"; what
+    What is recognisable after fewer steps than the paper takes counts; what
     is not could still become so, unless the network is silent, where further steps change nothing.
 
     Arguments:
@@ -182,33 +179,31 @@ def claims(outcomes: Outcomes, degraded: Sequence[Tensor], bar: float, tiny: boo
                 f"{_reads(lifted, split)} after {steps:,} steps"
                 + (f" (needed: {bar:.0%}); {_best(lifted)}" if split == "validation" else "")
                 + ("" if recognised[split] or whole else f"; {remaining(lifted)}"),
-                None if tiny else True if recognised[split] else recognised[split] if whole else None,
+                True if recognised[split] else recognised[split] if whole else None,
             )
             for split in SPLITS
         ),
         Claim.of(
             "With threshold 0.2, conventional training as published does not recover recognisable digits.",
             f"{_reads(plain, 'training')}, {_reads(plain, 'validation')}{quiet}",
-            None if tiny or readable is None else False if readable else True if silent or whole else None,
+            None if readable is None else False if readable else True if silent or whole else None,
         ),
-        _overfits(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], tiny, fits),
-        _best_against_best(
-            outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], steps, tiny
-        ),
+        _overfits(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], fits),
+        _best_against_best(outcomes["published", "conventional", 0.02], outcomes["published", "lifted", 0.02], steps),
         Claim.of(
             "With threshold 0.2 and our settings, lifted training recovers recognisable validation digits, better "
             "than the input.",
             f"{_reads(ours, 'validation')} (needed: {bar:.0%}); {_gain(improves)} against the input",
-            None if tiny else every([agreed([run.recognised["validation"] for run in ours]), improves.above(0)]),
+            every([agreed([run.recognised["validation"] for run in ours]), improves.above(0)]),
             "torchlift",
         ),
         Claim.of(
             "With threshold 0.2, our settings, the same start and number of steps, lifting beats back-propagation.",
             f"{_mean(ours):.2f} against {_mean(back):.2f} dB on validation images; difference {_gain(margin)}",
-            None if tiny else margin.above(0),
+            margin.above(0),
             "torchlift",
         ),
-        _against_published(ours, lifted, tiny),
+        _against_published(ours, lifted),
     ]
 
 
@@ -238,7 +233,7 @@ def _best(runs: Sequence[Outcome]) -> str:
     )
 
 
-def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, fits: bool) -> Claim:
+def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], fits: bool) -> Claim:
     """Conventional training is no worse on training images and worse on others.
 
     Only all steps decide: the forward pass of lifted training has ups and downs over hundreds of them.
@@ -252,11 +247,11 @@ def _overfits(plain: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool, f
         f"after {steps:,} steps training {training[0]:.2f} and {training[1]:.2f} dB, validation {_mean(plain):.2f} and "
         f"{_mean(lifted):.2f} dB (conventional, lifted); lifted − conventional on validation {_gain(margin)}"
         + ("" if whole else f"; {remaining(lifted)}"),
-        every([training[0] >= training[1] or not fits, margin.above(0)]) if whole and not tiny else None,
+        every([training[0] >= training[1] or not fits, margin.above(0)]) if whole else None,
     )
 
 
-def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], steps: int, tiny: bool) -> Claim:
+def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], steps: int) -> Claim:
     """Each at the step that half of the validation images choose, on the other half."""
     values = [[run.best["held-out psnr"] for run in runs] for runs in (lifted, plain)]
     gaps = [a - b for a, b in zip(*values, strict=True)]
@@ -266,12 +261,12 @@ def _best_against_best(plain: Sequence[Outcome], lifted: Sequence[Outcome], step
         "training validates no worse than lifted Bregman training.",
         f"conventional {_best(plain)}; lifted {_best(lifted)}; lifted − conventional {mean(gaps):+.2f} dB"
         + ("" if margin is None else f", {_gain(margin)}"),
-        None if tiny else gaps[0] <= 0 if margin is None else margin.at_most(0),
+        gaps[0] <= 0 if margin is None else margin.at_most(0),
         "torchlift",
     )
 
 
-def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny: bool) -> Claim:
+def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome]) -> Claim:
     """The published method at its best step against ours at its end, and how long both take."""
     ends, bests = [run.trajectory.last for run in ours], [run.best for run in lifted]
     gaps = [a["held-out psnr"] - b["held-out psnr"] for a, b in zip(ends, bests, strict=True)]
@@ -283,7 +278,7 @@ def _against_published(ours: Sequence[Outcome], lifted: Sequence[Outcome], tiny:
         "With threshold 0.2 our settings restore new images better than the published ones at their best step, sooner.",
         f"{quality[0]:.2f} dB after {seconds[0]:.0f} processor seconds against {quality[1]:.2f} dB after "
         f"{seconds[1]:.0f}; difference {_gain(margin)}",
-        None if tiny else every([better, seconds[0] < seconds[1]]),
+        every([better, seconds[0] < seconds[1]]),
         "torchlift",
     )
 
@@ -323,14 +318,14 @@ def _summary(task: str, size: Size, outcomes: Outcomes, degraded: float) -> str:
 # -- what to look at --------------------------------------------------------------------------------------------------
 
 
-def figures(task: str, outcomes: Outcomes, parts: Mapping[Key, Part], images: Images, read: Reader) -> list[Figure]:
+def figures(task: str, outcomes: Outcomes, images: Images, read: Reader) -> list[Figure]:
     """Tables over all seeds; curves and pictures of the first."""
     listed: list[Figure] = [_table(outcomes, images, read), _course(outcomes)]
     firsts = {key: runs[0] for key, runs in outcomes.items()}
     for setting in SETTINGS:
         for measure, unit, log in (("psnr", "PSNR in dB", False), ("error", "mean squared error", True)):
             listed.append(_curves(setting, measure, unit, log, firsts, images))
-    listed += [_pictures(task, split, parts, images) for split in ("training", "validation")]
+    listed += [_pictures(task, split, firsts, images) for split in ("training", "validation")]
     listed += [_gaps(threshold, firsts["published", "lifted", threshold]) for threshold in THRESHOLDS]
     return [*listed, _objective(firsts), network_blocks(build(THRESHOLDS[0], 0, side=images.side), "network")]
 
@@ -406,10 +401,10 @@ def _curves(
     )  # fmt: skip
 
 
-def _pictures(task: str, split: str, parts: Mapping[Key, Part], images: Images) -> Pictures:
+def _pictures(task: str, split: str, outcomes: Mapping[Key, Outcome], images: Images) -> Pictures:
     y, x = (images.y, images.x) if split == "training" else (images.validation_y, images.validation_x)
     rows = {"ground truth": x[:SHOWN], "observation": y[:SHOWN]}
-    rows |= {label(key): tensors[split][:SHOWN] for key, (tensors, _) in parts.items()}
+    rows |= {label(key): outcome.outputs[split][:SHOWN] for key, outcome in outcomes.items()}
     return pictures(f"{split}-images", f"{task.capitalize()}: {split} images", rows, "ground truth")
 
 

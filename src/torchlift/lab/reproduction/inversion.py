@@ -105,7 +105,7 @@ class Inversion(Experiment):
                 )
                 images[method], weights[method] = tensors["images"], record
             levels.append(Level.of(model, sample, images, weights, mean))
-        claims = judge(levels, decidable=work.scale != "tiny", as_published=work.scale == "paper")
+        claims = work.decided(judge(levels, as_published=work.scale == "paper"))
         summary = _summary(levels)
         configuration = {**asdict(todo), "noise": NOISE, "weights": WEIGHTS, "training": training["levels"]}
         figures = [
@@ -215,20 +215,16 @@ class Level:
         return confidence(SHARE * self.spread - self.error[method]).above(0)
 
 
-def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) -> list[Claim]:
+def judge(levels: list[Level], *, as_published: bool = True) -> list[Claim]:
     """The paper's claims and ours. An interval of 95 % that holds the limit leaves a claim open.
 
     Arguments:
-        decidable: whether the run is large enough to decide anything.
         as_published: whether the autoencoder was trained like the paper's. What its weights do to another one cannot
             refute it.
     """
 
     def of_weights(held: bool | None) -> bool | None:
         return None if held is False and not as_published else held
-
-    def claim(statement: str, measured: str, held: bool | None, source: Any = "paper") -> Claim:
-        return Claim.of(statement, measured, held if decidable else None, source)
 
     def shares(method: str) -> str:
         return "squared error over that of the mean image: " + _listed(
@@ -237,21 +233,24 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
 
     best, others = levels[-1], levels[:-1]
     lost = [confidence(best.psnr[CORRECTED] - level.psnr[CORRECTED]) for level in others]
+    inverts = {method: every(level.inverts(method) for level in levels) for method in (PRINTED, CORRECTED, SWEEP)}
+    settings = {
+        PRINTED: ("With the updates as printed", inverts[PRINTED]),
+        CORRECTED: ("With corrected updates", of_weights(inverts[CORRECTED])),
+        SWEEP: ("With our settings, from black", inverts[SWEEP]),
+    }
     return [
-        claim(
-            f"{method[0]}, lifted inversion finds an approximate inverse of the encoder at all three losses "
-            f"(at most {SHARE:.0%} of the mean image's squared error)",
-            shares(method[1]),
-            rule(every(level.inverts(method[1]) for level in levels)),
-            method[2],
-        )
-        for method, rule in (
-            (("With the updates as printed", PRINTED, "paper"), lambda held: held),
-            (("With corrected updates", CORRECTED, "paper"), of_weights),
-            (("With our settings, from black", SWEEP, "torchlift"), lambda held: held),
-        )
-    ] + [
-        claim(
+        *(
+            Claim.of(
+                f"{words}, lifted inversion finds an approximate inverse of the encoder at all three losses "
+                f"(at most {SHARE:.0%} of the mean image's squared error)",
+                shares(method),
+                held,
+                "torchlift" if method == SWEEP else "paper",
+            )
+            for method, (words, held) in settings.items()
+        ),
+        Claim.of(
             "Under-trained encoders are inverted less accurately than the nearly converged one",
             f"PSNR at loss {best.loss:g} minus PSNR at "
             + "; ".join(
@@ -259,7 +258,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             ),
             of_weights(every(interval.above(0) for interval in lost)),
         ),
-        claim(
+        Claim.of(
             "Lifted inversion with the paper's settings, corrected, gives better images than the decoder",
             "PSNR gain: "
             + _listed(levels, lambda level: level.gain(CORRECTED).text("+.2f") + " dB")
@@ -272,7 +271,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             ),
         ),
         *(
-            claim(
+            Claim.of(
                 f"Inversion that starts from the decoder and is anchored there has a larger PSNR than the {over}",
                 "gain: " + _listed(levels, lambda level, base=over: level.gain(WARM, base).text("+.2f") + " dB"),
                 every(level.gain(WARM, over).above(0) for level in levels),
@@ -280,7 +279,7 @@ def judge(levels: list[Level], *, decidable: bool, as_published: bool = True) ->
             )
             for over in (DECODER, CLAMPED)
         ),
-        claim(
+        Claim.of(
             "Inversion that starts from the decoder and is anchored there has a larger SSIM than the decoder",
             "gain: " + _listed(levels, lambda level: level.similarity(WARM).text("+.3f")),
             every(level.similarity(WARM).above(0) for level in levels),

@@ -61,7 +61,7 @@ PAPER = Plan((10, 30, 100, 300, 1000, 3000), (1, 2, 4, 8, 16, 32, 64, 128), (100
 
 
 def methods(batch: int, folder: Path) -> dict[str, Phase]:
-    """By name, on batches of one size or, for one of them, on all samples at once."""
+    """The phases by name, on batches of one size or, for one of them, on all samples at once."""
     free = Phase(Bregman(MU), LinearisedBCD(ProximalAdam(1e-3)), batch_size=batch, steps=STEPS)
     warm = replace(free, states="warm")
     return {
@@ -108,12 +108,11 @@ class Memory(Experiment):
         bytes_by_axis: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
         for axis, place, name, *sizes in cells:
             _, bytes_by_axis[axis][place] = work.part(name, partial(_measure, work.seed, *sizes))
-        decidable = work.scale != "tiny"
         claims = [
-            overhead(bytes_by_axis, decidable),
-            one_batch(bytes_by_axis["samples"], decidable),
-            sweep_against_tape(bytes_by_axis, decidable),
-            stores(bytes_by_axis["samples"], decidable),
+            overhead(bytes_by_axis),
+            one_batch(bytes_by_axis["samples"]),
+            sweep_against_tape(bytes_by_axis),
+            stores(bytes_by_axis["samples"]),
         ]
         configuration = {
             "width": WIDTH,
@@ -127,7 +126,9 @@ class Memory(Experiment):
             "layers where they are fixed": plan.depth,
             "batch where it is fixed": plan.batch,
         }
-        return ExperimentResult(_summary(bytes_by_axis, plan), claims, figures(bytes_by_axis, plan), configuration)
+        return ExperimentResult(
+            _summary(bytes_by_axis, plan), work.decided(claims), figures(bytes_by_axis, plan), configuration
+        )
 
 
 def _measure(seed: int, names: Sequence[str], layers: int, samples: int, batch: int) -> Part:
@@ -141,7 +142,7 @@ Cells = Mapping[int, Mapping[str, int]]
 
 
 def _ratios(bytes_by_axis: Mapping[str, Cells], name: str) -> list[float]:
-    """Of a method to back-propagation, on the same batch and the same depth."""
+    """The memory of a method over that of back-propagation, on the same batch and the same depth."""
     return [cell[name] / cell[TAPE] for axis in ("batch", "layers") for cell in bytes_by_axis[axis].values()]
 
 
@@ -151,14 +152,14 @@ def growth(cells: Cells, name: str) -> float:
     return (cells[last][name] - cells[first][name]) / (last - first)
 
 
-def overhead(bytes_by_axis: Mapping[str, Cells], decidable: bool) -> Claim:
+def overhead(bytes_by_axis: Mapping[str, Cells]) -> Claim:
     ratios = _ratios(bytes_by_axis, FREE)
     measured = f"{min(ratios):.2f} to {max(ratios):.2f} times as much as back-propagation with Adam on the same batch"
     statement = "Even on mini-batches, free lifted variables take significantly more memory than back-propagation."
-    return Claim.of(statement, measured, min(ratios) >= LARGER if decidable else None)
+    return Claim.of(statement, measured, min(ratios) >= LARGER)
 
 
-def one_batch(cells: Cells, decidable: bool) -> Claim:
+def one_batch(cells: Cells) -> Claim:
     """Growth with the samples, against that of the full batch."""
     share = growth(cells, FREE) / growth(cells, WHOLE)
     last = max(cells)
@@ -167,11 +168,11 @@ def one_batch(cells: Cells, decidable: bool) -> Claim:
         f"growth with the samples: {100 * share:.1f} % of that of the full batch"
     )
     statement = "The implicit stochastic gradient keeps the lifted variables of one batch only."
-    return Claim.of(statement, measured, share <= NOTHING if decidable else None)
+    return Claim.of(statement, measured, share <= NOTHING)
 
 
-def sweep_against_tape(bytes_by_axis: Mapping[str, Cells], decidable: bool) -> Claim:
-    """In all, and in what grows with the batch: activations and lifted variables, without solvers' copies."""
+def sweep_against_tape(bytes_by_axis: Mapping[str, Cells]) -> Claim:
+    """Whole peaks, and what grows with the batch: activations and lifted variables, without solvers' copies."""
     ratios = _ratios(bytes_by_axis, SWEEP)
     share = growth(bytes_by_axis["batch"], SWEEP) / growth(bytes_by_axis["batch"], TAPE)
     measured = (
@@ -179,14 +180,14 @@ def sweep_against_tape(bytes_by_axis: Mapping[str, Cells], decidable: bool) -> C
         f"growth with the batch: {share:.2f} times"
     )
     statement = "Backward sweeps, the default of `train`, take no more memory than back-propagation on the same batch."
-    return Claim.of(statement, measured, max(ratios) <= 1 if decidable else None, "torchlift")
+    return Claim.of(statement, measured, max(ratios) <= 1, "torchlift")
 
 
-def stores(cells: Cells, decidable: bool) -> Claim:
+def stores(cells: Cells) -> Claim:
     whole = growth(cells, KEPT) - growth(cells, FREE)
     half, mapped = ((growth(cells, name) - growth(cells, FREE)) / whole for name in (HALF, MAPPED))
     measured = f"growth with the samples against float32: bfloat16 {half:.2f}, memory-mapped file {mapped:.2f}"
-    held = abs(half - 0.5) <= NOTHING and mapped <= NOTHING if decidable else None
+    held = abs(half - 0.5) <= NOTHING and mapped <= NOTHING
     statement = "Lifted variables that are kept between epochs take half the memory in bfloat16, and none on disk."
     return Claim.of(statement, measured, held, "torchlift")
 

@@ -80,7 +80,7 @@ class Optimisers(Experiment):
         for seed in seeds:
             images = load_images("denoising", size.training, size.validation, seed, size.side, work.device)
             runs.append({name: _run(work, name, images, size, seed) for name in names})
-            said[seed] = claims(runs[-1], float(images.degraded.mean()), work.scale == "tiny", size.steps)
+            said[seed] = work.decided(claims(runs[-1], float(images.degraded.mean()), size.steps))
         trajectories = runs[0]
         noisy = float(load_images("denoising", 1, size.validation, work.seed, size.side).degraded.mean())
         return ExperimentResult(
@@ -121,8 +121,8 @@ def _run(work: Work, name: str, images: Images, size: Size, seed: int) -> Trajec
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def claims(trajectories: Mapping[str, Trajectory], noisy: float, tiny: bool, steps: int) -> list[Claim]:
-    """Three claims of the paper and two of ours; "tiny" decides nothing.
+def claims(trajectories: Mapping[str, Trajectory], noisy: float, steps: int) -> list[Claim]:
+    """Three claims of the paper and two of ours.
 
     The paper's curves are drawn every 100 steps, so they have hundreds of steps at the least.
     """
@@ -138,22 +138,22 @@ def claims(trajectories: Mapping[str, Trajectory], noisy: float, tiny: bool, ste
         Claim.of(
             "Momentum accelerates the gradient method: heavy-ball and Nesterov end at smaller objectives.",
             f"{after}: {values}",
-            None if tiny else len(accelerated) == 2,
+            len(accelerated) == 2,
         ),
         Claim.of(
             "Adam is the most favourable of the four: smallest objective at the end and most of the time.",
             f"{after}: {values}; Adam leads at {share:.0%} of the measurements",
-            None if tiny else best == "Adam" and share > 0.5,
+            best == "Adam" and share > 0.5,
         ),
         Claim.of(
             "Adam leads in PSNR of the reconstructed images too: highest at the end and most of the time.",
             f"PSNR of training images after {steps:,} steps: "
             + ", ".join(f"{name} {value:.2f} dB" for name, value in quality.items())
             + f"; Adam leads at {leads:.0%} of the measurements",
-            None if tiny else max(quality, key=quality.__getitem__) == "Adam" and leads > 0.5,
+            max(quality, key=quality.__getitem__) == "Adam" and leads > 0.5,
         ),
-        _per_second(trajectories, tiny),
-        _not_the_forward_pass(trajectories, noisy, tiny),
+        _per_second(trajectories),
+        _not_the_forward_pass(trajectories, noisy),
     ]
 
 
@@ -164,13 +164,13 @@ def _share_of_lead(columns: Mapping[str, Sequence[float]], name: str) -> float:
     return sum(values[place] == min(values) for values in rounds) / max(1, len(rounds))
 
 
-def _per_second(trajectories: Mapping[str, Trajectory], tiny: bool) -> Claim:
+def _per_second(trajectories: Mapping[str, Trajectory]) -> Claim:
     """At the time at which the faster of two runs had ended."""
     moment = min(trajectories[name].last["seconds"] for name in (EXACT, "Adam"))
     ours, adam = (at_time(trajectories[name], moment) for name in (EXACT, "Adam"))
     measured = f"after {moment:.1f} s {EXACT} {ours:.4g}, Adam {adam:.4g}"
     statement = "Exact block-coordinate descent descends faster per second than Adam."
-    return Claim.of(statement, measured, None if tiny else ours < adam, "torchlift")
+    return Claim.of(statement, measured, ours < adam, "torchlift")
 
 
 def at_time(trajectory: Trajectory, seconds: float) -> float:
@@ -179,7 +179,7 @@ def at_time(trajectory: Trajectory, seconds: float) -> float:
     return trajectory.column("objective")[bisect.bisect_right(times, seconds) - 1]
 
 
-def _not_the_forward_pass(trajectories: Mapping[str, Trajectory], noisy: float, tiny: bool) -> Claim:
+def _not_the_forward_pass(trajectories: Mapping[str, Trajectory], noisy: float) -> Claim:
     """Whether the smallest objective belongs to lifted variables of their own, and to a useless network."""
     kept = [*PAPER, EXACT]
     best = min(kept, key=lambda name: trajectories[name].last["objective"])
@@ -189,7 +189,7 @@ def _not_the_forward_pass(trajectories: Mapping[str, Trajectory], noisy: float, 
         "worse on new images than leaving them noisy.",
         f"{best}: objective {last['objective']:.4g}, validation {last['validation psnr']:.2f} dB (noisy images: "
         f"{noisy:.2f} dB); {SWEEP}: objective {sweep['objective']:.4g}, validation {sweep['validation psnr']:.2f} dB",
-        None if tiny else last["validation psnr"] < noisy,
+        last["validation psnr"] < noisy,
         "torchlift",
     )
 

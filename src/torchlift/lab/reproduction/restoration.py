@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -57,16 +57,6 @@ class Size:
         """The same with the numbers of steps and seeds that were asked for."""
         return replace(self, steps=work.steps or self.steps, seeds=work.seeds or self.seeds)
 
-    def reader(self, work: Work) -> Reader:
-        """The classifier of the images that are measured."""
-        return reader(work, min(self.training, WATCHED), self.validation, self.side)
-
-    def images(self, work: Work, task: str) -> dict[int, Images]:
-        """Seed ↦ images, from the seed of the work on."""
-        seeds = range(work.seed, work.seed + self.seeds)
-        sizes = self.training, self.validation
-        return {seed: load_images(task, *sizes, seed, self.side, work.device) for seed in seeds}
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -78,6 +68,7 @@ class Outcome:
         accuracy: of the classifier on the outputs of each split.
         recognised: whether that is enough.
         silent: whether the output does not depend on the input.
+        outputs: for the watched "training" and all "validation" images.
     """
 
     trajectory: Trajectory
@@ -85,15 +76,7 @@ class Outcome:
     accuracy: Mapping[str, float]
     recognised: Mapping[str, bool]
     silent: bool
-
-    @staticmethod
-    def of(part: Part, images: Images, read: Reader) -> Outcome:
-        """From a part that `trained` made."""
-        tensors, record = part
-        accuracy = {split: read.accuracy(tensors[split], split) for split in SPLITS}
-        recognised = {split: accuracy[split] >= read.bar(split) for split in SPLITS}
-        quality = psnr(tensors["validation"], images.validation_x.cpu())
-        return Outcome(trajectory_of(record), quality, accuracy, recognised, bool(record["silent"]))
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -176,45 +159,72 @@ def recommended(
     return phase.begin(network, SquaredError(), batches, lambda count: 1 - count / steps, seed)
 
 
-def trained(
-    work: Work,
-    name: str,
-    images: Images,
-    read: Reader,
-    threshold: float,
-    steps: int,
-    every: int,
-    make: Callable[[MLP], TrainStep],
-    seed: int | None = None,
-) -> Part:
-    """One training as a part of an experiment: the measured rows, and the outputs that the last parameters give.
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """What all trainings of an experiment share.
 
     Arguments:
-        name: of the part.
-        steps, every: how long, and how often it is measured.
-        make: puts a method to work on the network.
-        seed: of the weights; that of the work if not given.
-
-    Returns:
-        the outputs for the watched "training" and all "validation" images; the "rows", and whether the
-        network was "silent" at the end.
+        work: the experiment's.
+        size: of networks, data and trainings.
+        read: the classifier of the images that are measured.
+        images: by seed, that of the work first.
     """
 
-    def part() -> Part:
-        network = build(threshold, work.seed if seed is None else seed, side=images.side).to(images.y.device)
-        method = make(network)
-        trajectory = follow(
-            method, partial(measure, network, images, read, method), every=every, steps=steps,
-            folder=work.training_folder(name),
-        )  # fmt: skip
-        with torch.no_grad():
-            tensors = {"training": network(images.y[:WATCHED]).cpu(), "validation": network(images.validation_y).cpu()}
-        return part_of(tensors, trajectory, silent=silent(network, images.y))
+    work: Work
+    size: Size
+    read: Reader
+    images: Mapping[int, Images]
 
-    result = work.part(f"{name}, {steps} steps", part)
-    if work.steps is None:
-        shutil.rmtree(work.training_folder(name), ignore_errors=True)  # the part is safe, its checkpoints are large
-    return result
+    @classmethod
+    def of(cls, work: Work, task: str, size: Size) -> Trainings:
+        read = reader(work, min(size.training, WATCHED), size.validation, size.side)
+        seeds, sizes = range(work.seed, work.seed + size.seeds), (size.training, size.validation)
+        return cls(work, size, read, {seed: load_images(task, *sizes, seed, size.side, work.device) for seed in seeds})
+
+    @property
+    def first(self) -> Images:
+        """The images of the seed of the work."""
+        return self.images[self.work.seed]
+
+    def run(
+        self,
+        name: str,
+        threshold: float,
+        method: Callable[[MLP, Images], TrainStep],
+        *,
+        seed: int | None = None,
+        steps: int | None = None,
+    ) -> Outcome:
+        """One training as a part of the experiment: the measured rows, and the outputs that the last parameters give.
+
+        Arguments:
+            name: of the part.
+            threshold: of the network's activation.
+            method: what trains the network, put to work on it.
+            seed: of weights and images; that of the work if not given.
+            steps: how many; those of the size if not given.
+        """
+        work, read, steps = self.work, self.read, steps or self.size.steps
+        seed = work.seed if seed is None else seed
+        images, folder = self.images[seed], work.training_folder(name)
+
+        def part() -> Part:
+            network = build(threshold, seed, side=images.side).to(images.y.device)
+            step = method(network, images)
+            look = partial(measure, network, images, read, step)
+            trajectory = follow(step, look, every=self.size.every, steps=steps, folder=folder)
+            with torch.no_grad():
+                outputs = {"training": network(images.y[:WATCHED]), "validation": network(images.validation_y)}
+            tensors = {split: output.cpu() for split, output in outputs.items()}
+            return part_of(tensors, trajectory, silent=silent(network, images.y))
+
+        outputs, record = work.part(f"{name}, {steps} steps", part)
+        if work.steps is None:
+            shutil.rmtree(folder, ignore_errors=True)  # the part is safe, its checkpoints are large
+        accuracy = {split: read.accuracy(outputs[split], split) for split in SPLITS}
+        recognised = {split: accuracy[split] >= read.bar(split) for split in SPLITS}
+        quality = psnr(outputs["validation"], images.validation_x.cpu())
+        return Outcome(trajectory_of(record), quality, accuracy, recognised, bool(record["silent"]), outputs)
 
 
 @torch.no_grad()

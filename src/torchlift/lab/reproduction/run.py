@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +22,6 @@ from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import read_json, unlinked, write_file
 from torchlift.io.lock import hold
 from torchlift.lab.reproduction.experiment import DEFAULT, SCALES, Experiment, ExperimentResult, Options, Scale, Work
-from torchlift.lab.reproduction.interrupt import noticing_interrupts
 from torchlift.report.plot.figures import save_figure
 from torchlift.report.records import (
     Record,
@@ -228,3 +231,35 @@ def _read(file: Path) -> dict[str, Any]:
     if isinstance(settings, dict) and isinstance(here, dict) and type(seconds) is float and seconds >= 0:
         return content
     raise DataError(message(str(file), "the settings of a run", "something else", hint))
+
+
+@contextmanager
+def noticing_interrupts() -> Iterator[Callable[[], bool]]:
+    """Tells whether SIGINT has arrived since the beginning of the block.
+
+    `train` and the solvers turn Ctrl-C into a result and return early, with
+    handlers of their own. The wake-up descriptor of `signal` sees the signal
+    whoever handles it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread is interrupted
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)  # an event loop needs it more than we do
+    seen = bytearray()
+
+    def interrupted() -> bool:
+        with suppress(BlockingIOError):
+            seen.extend(os.read(reader, 4096))
+        return signal.SIGINT in seen
+
+    try:
+        yield interrupted
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)

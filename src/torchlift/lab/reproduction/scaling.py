@@ -114,7 +114,7 @@ Times = Mapping[int, Mapping[str, Sequence[float]]]
 
 
 def exponents(times: Times) -> dict[str, Interval]:
-    """By method, fitted to the largest sizes."""
+    """Method ↦ exponent, fitted to the largest sizes."""
     fitted = sorted(times)[-FITTED:]
     pairs = {name: [(at, value) for at in fitted for value in times[at][name]] for name in METHODS}
     return {name: power([at for at, _ in points], [value for _, value in points]) for name, points in pairs.items()}
@@ -139,8 +139,7 @@ class Scaling(Experiment):
                 make = partial(_measure, plan, {**plan.base, axis: value}, work.seed)
                 _, times_by_axis[axis][value] = work.part(f"{axis} {value}", make)
         fits = {axis: exponents(times) for axis, times in times_by_axis.items()}
-        decidable = work.scale != "tiny"
-        claims = [powers(fits, decidable), against_tape(fits, decidable), cost(times_by_axis, decidable)]
+        claims = work.decided([powers(fits), against_tape(fits), cost(times_by_axis)])
         shown = "; ".join(f"{axis} {fits[axis][SWEEP].mean:.2f} ({fits[axis][TAPE].mean:.2f})" for axis in fits)
         summary = (
             "Time of one training step of a soft-threshold MLP. Exponents of the default's backward sweeps, and of "
@@ -168,7 +167,7 @@ def _measure(plan: Plan, sizes: Mapping[str, int], seed: int) -> Part:
     return {}, {name: [1e3 * block[name] for block in blocks] for name in METHODS}
 
 
-def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim:
+def powers(fits: Mapping[str, Mapping[str, Interval]]) -> Claim:
     """Whether any lower border lies above the power of matrix products."""
     excesses = [
         (axis, name, fit.low - EXPECTED[axis], fit.text())
@@ -179,10 +178,10 @@ def powers(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim
     worst = max(excesses, key=lambda excess: excess[2])
     measured = "; ".join(f"{name}, {axis}: {text}" for axis, name, _, text in excesses)
     statement = "A lifted step takes time linear in layers and samples, and at most quadratic in the width."
-    return Claim.of(statement, measured, worst[2] <= TOLERANCE if decidable else None, "torchlift")
+    return Claim.of(statement, measured, worst[2] <= TOLERANCE, "torchlift")
 
 
-def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) -> Claim:
+def against_tape(fits: Mapping[str, Mapping[str, Interval]]) -> Claim:
     """Whether the intervals of the exponents meet, or lifted ones lie lower."""
     faster = [
         f"{name} in {axis}"
@@ -193,10 +192,10 @@ def against_tape(fits: Mapping[str, Mapping[str, Interval]], decidable: bool) ->
     measured = "; ".join(f"{axis}: {by_name[TAPE].text()} by back-propagation" for axis, by_name in fits.items())
     measured += f"; growing faster: {', '.join(faster)}" if faster else "; none grows significantly faster"
     statement = "Lifted steps grow no faster with the size than steps of back-propagation."
-    return Claim.of(statement, measured, not faster if decidable else None, "torchlift")
+    return Claim.of(statement, measured, not faster, "torchlift")
 
 
-def cost(times_by_axis: Mapping[str, Times], decidable: bool) -> Claim:
+def cost(times_by_axis: Mapping[str, Times]) -> Claim:
     """At the largest size of each axis, medians of blocks."""
     ratios = {axis: _ratio(times[max(times)], SWEEP) for axis, times in times_by_axis.items()}
     measured = "; ".join(
@@ -204,7 +203,7 @@ def cost(times_by_axis: Mapping[str, Times], decidable: bool) -> Claim:
         for axis, ratio in ratios.items()
     )
     statement = f"A step of the default costs at most {ALLOWED:g} times as much as one of back-propagation with Adam."
-    return Claim.of(statement, measured, max(ratios.values()) <= ALLOWED if decidable else None, "torchlift")
+    return Claim.of(statement, measured, max(ratios.values()) <= ALLOWED, "torchlift")
 
 
 def _ratio(cell: Mapping[str, Sequence[float]], name: str) -> float:

@@ -63,7 +63,7 @@ class End:
 
     @property
     def last_line(self) -> str:
-        """Of standard error."""
+        """The last line of standard error."""
         return self.err.strip().rpartition("\n")[2]
 
 

@@ -1,4 +1,4 @@
-"""Endurance: a training run that is disturbed at random moments must end where an undisturbed one ends.
+"""`torchlift soak`: a training run that is disturbed at random moments must end where an undisturbed one ends.
 
 | part        | share of the time | what is done                                                              |
 |-------------|-------------------|---------------------------------------------------------------------------|
@@ -14,17 +14,26 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, linear_regression
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
+from torchlift.cli.command import Command, Record
+from torchlift.cli.tables import columns
+from torchlift.core.checks import check_positive, check_size
+from torchlift.core.errors import DataError, TorchliftError, invalid_value, message
 from torchlift.io import Checkpoints, load_tensors
 from torchlift.lab.soak.child import KINDS, Child, Event, disturb, last_step, wait
+from torchlift.report.records.environment import environment
 from torchlift.training import read_history
 
 #: Growth of the resident memory over the watched time that is still allowed.
@@ -101,7 +110,7 @@ def growth(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """In what two runs differ: tensors of their last checkpoints and models bit for bit, and histories but for time."""
+    """What differs between two runs: tensors of last checkpoints and models bit for bit, histories but for time."""
     first, second = (Checkpoints(folder / "checkpoints").load() for folder in (one, other))
     unequal = [] if first.step == second.step else [f"last steps {first.step} and {second.step}"]
     unequal += _unequal(first.tensors, second.tensors, "checkpoint")
@@ -127,13 +136,6 @@ def _settings(seed: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _rate(seed: int, seconds: float) -> float:
-    """Steps per second."""
-    with Child([*_settings(seed), "--training.time-limit", str(max(1.0, seconds))]) as child:
-        answer = child.answer()
-    return answer["steps"] / answer["seconds"]
-
-
 def _reference(folder: Path, work: float, seed: int, tell: Tell) -> tuple[int, list[str], Samples]:
     """The undisturbed run: its steps, its settings, and its memory.
 
@@ -143,7 +145,9 @@ def _reference(folder: Path, work: float, seed: int, tell: Tell) -> tuple[int, l
     steps = LEAST
     if work > REHEARSED:
         tell("rehearsal")
-        steps = max(LEAST, round(work * _rate(seed, work / 6)))
+        with Child([*_settings(seed), "--training.time-limit", str(max(1.0, work / 6))]) as child:
+            answer = child.answer()
+        steps = max(LEAST, round(work * answer["steps"] / answer["seconds"]))
     while True:
         tell(f"undisturbed, {steps} steps")
         settings = [
@@ -275,3 +279,70 @@ def _memory(samples: Sequence[tuple[float, float]]) -> Claim:
         return Claim(statement, None, f"not judged: watched for {seconds:.0f} s, less than {WATCHED:.0f} s")
     share, mean = growth(samples), fmean(size for _, size in samples)
     return Claim(statement, share < GROWTH, f"{share:+.2%} in {seconds:.0f} s, of {mean:.0f} MiB")
+
+
+_WORDS = {True: "yes", False: "NO", None: "–"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soak(Command):
+    """Train for long under kills, pauses and full disks, and compare with an undisturbed run."""
+
+    name: ClassVar[str] = "soak"
+
+    minutes: float = 30.0
+    """About how long everything takes; memory is judged from about 6 minutes on."""
+    seed: int = 0
+    """Seed of training, and of what happens when."""
+
+    def check(self) -> None:
+        check_positive("soak: --minutes", self.minutes)
+        check_size("soak: --seed", self.seed, minimum=0)
+        if not sys.platform.startswith("linux"):
+            invalid_value("soak", "Linux, whose signals, limits and memory records it uses", sys.platform)
+        for name in ("undisturbed", "disturbed"):
+            if self.out is not None and (self.out / name).exists():
+                hint = "Choose another folder, or remove it yourself."
+                raise DataError(message(f"--out {self.out}", "a folder without an earlier soak", f"{name}/", hint))
+
+    def collect(self) -> Record:
+        if self.out is not None:
+            return self._soak(self.out)
+        with tempfile.TemporaryDirectory(prefix="torchlift-soak-") as folder:
+            return self._soak(Path(folder))
+
+    def _soak(self, folder: Path) -> Record:
+        with Console(stderr=True).status("starting") as status:
+            result = soak(folder, 60 * self.minutes, self.seed, status.update)
+        return {"minutes": self.minutes, "seed": self.seed, **result, "environment": environment()}
+
+    def show(self, record: Record, console: Console) -> None:
+        console.print(_disturbances(record["disturbances"]))
+        console.print()
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for claim in record["claims"]:
+            table.add_row(_WORDS[claim["passed"]], claim["statement"], claim["detail"])
+        console.print(table)
+        runs, minutes = 1 + record["rounds"], record["seconds"] / 60
+        console.print(f"\n{runs} runs of {record['steps']} steps, {minutes:.1f} minutes, seed {record['seed']}.")
+
+    def run(self) -> Record:
+        record = super().run()
+        if not record["passed"]:
+            failed = [claim["statement"] for claim in record["claims"] if claim["passed"] is False]
+            hint = "" if self.out is not None else " Keep both runs by --out DIR."
+            raise TorchliftError(f"soak: not true: {'; '.join(failed)}.{hint}")
+        return record
+
+
+def _disturbances(events: Sequence[dict[str, Any]]) -> Table:
+    table = columns(["disturbance", "by"], ["times", "starting", "training", "as expected"])
+    for kind in KINDS:
+        chosen = [event for event in events if event["kind"] == kind]
+        training = sum(event["training"] for event in chosen)
+        signals = dict.fromkeys(event["how"].partition(" after ")[0] for event in chosen)
+        table.add_row(
+            kind, ", ".join(signals), str(len(chosen)), str(len(chosen) - training), str(training),
+            str(sum(event["expected"] for event in chosen)),
+        )  # fmt: skip
+    return table

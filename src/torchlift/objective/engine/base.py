@@ -51,9 +51,9 @@ class Gradients:
     """Partial gradients of an objective."""
 
     z: States
-    """With respect to the lifted variables (smooth part); `z.u` holds those of u where it is free."""
+    """Gradients in the lifted variables (smooth part); `z.u` holds those in u where it is free."""
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    """By the names of `network.named_parameters()`; one tensor per stack of layers."""
+    """Gradients in the parameters, by the names of `network.named_parameters()`; one per stack of layers."""
 
 
 @dataclass(frozen=True)

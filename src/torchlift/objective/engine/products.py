@@ -12,7 +12,7 @@ from torch import Tensor
 
 #: Up to this many multiplications per layer a call costs more than its arithmetic: always one for all layers.
 SMALL = 1 << 18
-#: From this many on the arithmetic dominates: always one layer at a time.
+#: Multiplications per layer from which on the arithmetic dominates: always one layer at a time.
 LARGE = 1 << 26
 #: Bytes of all outputs beyond which one layer at a time is better, because its temporaries stay in the cache.
 CACHE = 1 << 22

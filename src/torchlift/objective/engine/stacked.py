@@ -71,7 +71,7 @@ def _weights(run: DenseRun, offset: int, count: int) -> Weights:
 
 
 class StackedEngine(Engine):
-    """For chains u_j = z_j, where row j of W reads u_{j-1} only.
+    """The engine of chains u_j = z_j, where row j of W reads u_{j-1} only.
 
     The states of neighbouring equal layers lie in one buffer, whose slices
     are at once the inputs and the outputs of a run, so nothing is copied.

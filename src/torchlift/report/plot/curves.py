@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _FEW_POINTS = 16
 """Curves of at most as many points have a dot at each."""
 _INSIDE = 4
-"""As many names fit into the axes; more stand beside them."""
+"""Names that fit into the axes; more stand beside them."""
 _PANELS = 3
-"""In one line of a figure."""
+"""Panels in one line of a figure."""
 _LETTERS = 34
-"""In one line of a name."""
+"""Letters in one line of a name."""
 _LINES = {False: ("-", "-."), True: ("--", ":")}
 _DOTS = "os^Dv"
 

@@ -69,7 +69,7 @@ def _edges(x: Sequence[float]) -> list[float]:
 
 
 def _norm(values: Any, log: bool) -> Any:
-    """From the least to the largest number that can be shown."""
+    """The scale of colours, from the least to the largest number that can be shown."""
     import numpy as np
     from matplotlib.colors import LogNorm, Normalize
 

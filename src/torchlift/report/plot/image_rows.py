@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BESIDE = 6
-"""Of at most as many images the error maps stand beside them, of more below them."""
+"""Images in a row up to which the error maps stand beside them; with more they stand below."""
 _LETTERS = 18
-"""In one line of a label."""
+"""Letters in one line of a label."""
 
 # All lengths are in inches.
 _IMAGE, _WIDEST = 0.85, 8.5
@@ -36,9 +36,9 @@ class _Layout:
     wide: float
     high: float
     right: float
-    """From an image to its error map, to the right; 0 if that is below."""
+    """The distance of an image and its error map on its right; 0 if that is below."""
     below: float
-    """From an image to its error map, downwards; 0 if that is beside."""
+    """The distance of an image and its error map below it; 0 if that is beside."""
     columns: int
 
     def left(self, index: int) -> float:

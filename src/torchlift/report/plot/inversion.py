@@ -20,7 +20,7 @@ _FEW = 3
 """Rows of at most so many images become columns."""
 
 _WIDEST, _LETTER, _LINE = 11.0, 0.078, 0.17
-"""In inches: a figure of many columns, a letter, a line of a name."""
+"""Inches of a figure of many columns, a letter, a line of a name."""
 
 
 def pictures(rows: Mapping[str, Tensor]) -> Figure:

@@ -44,7 +44,7 @@ class Claim:
 
     @staticmethod
     def of(statement: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Claim:
-        """From True, False, or None where the run cannot tell."""
+        """A claim that held (True), did not (False), or that the run cannot decide (None)."""
         outcome: Outcome = "not decidable" if held is None else "held" if held else "did not hold"
         return Claim(statement, measured, outcome, source)
 
@@ -86,7 +86,7 @@ class Table(Figure):
     def of(
         cls, name: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequence[Cell]], note: str = ""
     ) -> Table:
-        """From {heading: format of its numbers}."""
+        """A table with columns {heading: format of its numbers}."""
         return cls(name, title, list(columns), rows, list(columns.values()), note=note)
 
     def __post_init__(self) -> None:
