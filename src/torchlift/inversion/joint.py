@@ -88,7 +88,7 @@ def choose_jointly(
     ) -> Tensor:
         trial = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor)
         trial = trial.held() if held else trial
-        return run_steps(trial, solver, start, replace(budget, max_steps=min(steps, budget.max_steps))).x
+        return run_steps(trial, solver, start, replace(budget, max_steps=steps)).x
 
     def first(problem: InversionProblem) -> Tensor:
         return solve(problem, WEIGHT * noise**2, ANCHOR * noise**2, problem.guess, FIRST)
