@@ -112,3 +112,14 @@ def test_memory_decides_how_many_starts_there_are() -> None:
     module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 15))
     y = outputs(module, torch.randn(4, 6))
     assert tl.invert(module, y, memory_limit=20_000, progress=False).x.shape == (4, 6)
+
+
+def test_a_noise_level_that_nothing_uses_is_said() -> None:
+    """With neither a prior nor a decoder there is no weight to choose, and noise is fitted as data are."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 8)
+    y = net(torch.randn(5, 4)).detach() + 0.1 * torch.randn(5, 8)
+    said = "the noise was fitted, too. Pass a prior"
+    assert said in tl.invert(net, y, noise_level=0.1, progress=False).message
+    assert said not in tl.invert(net, y, progress=False).message
+    assert said not in tl.invert(net, y, tl.priors.Tikhonov(), noise_level=0.1, progress=False).message

@@ -124,7 +124,7 @@ def posterior_deviation(problem: InversionProblem, x: Tensor, noise_level: float
 
     In general they are those of Laplace's approximation of exp(−objective/ς²) at x,
 
-        Σ = ς²H⁻¹,   H = N'ᵀL''N' + P,   P = λI + ρ Σ_i A_iᵀ∇²(g_i)(A_i x) A_i,
+        Σ = ς²H⁻¹,   H = N'ᵀL''N' + P,   P = λ diag(t) + ρ Σ_i A_iᵀ∇²(g_i)(A_i x) A_i,
 
     with Moreau envelopes of those g_i that are not smooth. They are exact for affine
     networks and quadratic priors.
@@ -258,7 +258,7 @@ def _network_curvature(problem: InversionProblem, x: Tensor) -> Product:
 
 
 def _prior_curvature(problem: InversionProblem, x: Tensor) -> Product:
-    """v ↦ (λI + ρ Σ AᵀHA)v, made positive definite."""
+    """v ↦ (λ diag(t) + ρ Σ AᵀHA)v, made positive definite."""
     parts = []
     for part in problem.split.parts:
         if part.function.constraint:
@@ -275,7 +275,7 @@ def _prior_curvature(problem: InversionProblem, x: Tensor) -> Product:
     least = 1e-6 * (1 + problem.anchor)
 
     def product(v: Tensor) -> Tensor:
-        total = (problem.anchor + least) * v
+        total = (problem.stiffness + least) * v
         for part, w, gradient in parts:
             if gradient.requires_grad:
                 (bent,) = torch.autograd.grad(gradient, w, part.product(v), retain_graph=True)

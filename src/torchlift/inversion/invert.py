@@ -130,8 +130,8 @@ def invert(
         job, trace = _Job(problem, solver, size, room if free else 0, validation.parameter_count(net)), None
         if isinstance(weights, WeightRule):
             if together and decoder is not None and noise_level is not None:
-                hold = not isinstance(solver, Exact)
-                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget, hold)
+                exact = isinstance(solver, Exact)
+                problem, trace = choose_jointly(job.problem, decoder, noise_level, budget, size, not exact)
                 job, weights = replace(job, problem=problem), problem.weight
             else:
                 weights, trace = job.choose(weights, noise_level, budget)

@@ -110,7 +110,7 @@ class Sweep(Lifted):
         (at,) = _extrapolated([state.x], [memory.x], beta)
         gradient = problem.vjp(0, z, pre)
         if problem.anchor:
-            gradient = gradient + problem.anchor * (at - problem.guess)
+            gradient = gradient + problem.stiffness * (at - problem.guess)
         tau = self.scale / (problem.input_curvature() or 1.0)
         x, duals, products = prior_step(problem, at - tau * gradient, tau, state.duals, self.inner)
         u[0] = x
@@ -172,7 +172,7 @@ class Simultaneous(Lifted):
         new = tuple(auxiliary_step(problem, j, z[j - 1], old[j - 1], gradients[j], taus[j]) for j in hidden)
         gradient = gradients[0]
         if problem.anchor:
-            gradient = gradient + problem.anchor * (state.x - problem.guess)
+            gradient = gradient + problem.stiffness * (state.x - problem.guess)
         curvature = problem.input_curvature() or 1.0
         tau = self.scale / curvature
         # the largest step of the duals that Condat and Vũ allow

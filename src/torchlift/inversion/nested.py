@@ -160,7 +160,7 @@ def too_steep(f: Tensor, gradient: Tensor, moved: Tensor, after: Tensor, curvatu
 
 
 def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
-    """An estimate of the curvature of f at x, κ‖N'(x)‖² + λ by power iteration: (B,), at least 1e-6."""
+    """An estimate of f's curvature at x: κ‖N'(x)‖² by power iteration, at least 1e-6, plus the anchor's, (B,)."""
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
     size = x.new_ones(x.shape[0])
@@ -176,4 +176,6 @@ def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
             (direction,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
             size = length(direction)
     steepest = problem.loss.curvature()
-    return (size.detach() * (steepest if steepest < torch.inf else 1.0)).clamp_min(1e-6) + problem.anchor
+    data = (size.detach() * (steepest if steepest < torch.inf else 1.0)).clamp_min(1e-6)
+    stiffness = problem.stiffness
+    return data + (stiffness.flatten(1).amax(1) if isinstance(stiffness, Tensor) else stiffness)

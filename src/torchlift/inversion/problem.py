@@ -37,7 +37,7 @@ class InversionProblem:
     together, except for one layer. Nested methods minimise the objective of the
     network itself,
 
-        L(N(x); y) + ρ R(x) + λ/2 ‖x − x₀‖²,   L(p; y) = ½‖p − y‖² by default.
+        L(N(x); y) + ρ R(x) + λ/2 Σ_i t_i (x − x₀)_i²,   L(p; y) = ½‖p − y‖² by default.
 
     Images of a batch have nothing to do with each other but share the network.
 
@@ -57,6 +57,7 @@ class InversionProblem:
         loss: L.
         network: (inputs, context) ↦ N; by default the forward pass of the layers.
         lifted: whether the first of the two objectives is minimised.
+        trust: t, how strongly every entry is held at the guess in comparison with others, like x; 1 for all alike.
     """
 
     layers: Layers | None
@@ -73,6 +74,7 @@ class InversionProblem:
     loss: Loss = field(default_factory=SquaredError)
     network: Callable[[Tensor, Context], Tensor] | None = None
     lifted: bool = False
+    trust: Tensor | float = 1.0
 
     @property
     def batch(self) -> int:
@@ -161,11 +163,19 @@ class InversionProblem:
         return total
 
     def prior_value(self, x: Tensor, products: Tensors) -> Tensor:
-        """ρ R(x) + λ/2 ‖x − x₀‖²: (B,)."""
+        """ρ R(x) + λ/2 Σ_i t_i (x − x₀)_i²: (B,)."""
         total = self.weight * self.free_split.value(x, products)
-        if self.anchor:
-            total = total + 0.5 * self.anchor * square_sum(x - self.guess)
-        return total
+        return total + self.anchor_value(x) if self.anchor else total
+
+    def anchor_value(self, x: Tensor) -> Tensor:
+        """λ/2 Σ_i t_i (x − x₀)_i²: (B,)."""
+        apart = x - self.guess
+        return 0.5 * torch.linalg.vecdot(apart.flatten(1), (self.stiffness * apart).flatten(1))
+
+    @property
+    def stiffness(self) -> Tensor | float:
+        """λt, the curvature of the anchor in every entry."""
+        return self.anchor * self.trust
 
     def vjp(self, j: int, z: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
         """The gradient in variable j (x for 0) of the layers it feeds: Σ_r (∂v_r/∂z_j)ᵀ μ_r (σ_r(v_r) − z_r).
@@ -183,7 +193,7 @@ class InversionProblem:
 
     def input_curvature(self) -> float:
         """The Lipschitz constant of the smooth part in x, the anchor included."""
-        return self.curvatures[0] + self.anchor
+        return self.curvatures[0] + float(torch.as_tensor(self.stiffness).max())
 
     def residual(self, x: Tensor) -> Tensor:
         """‖N(x) − y‖ through the network itself: (B,)."""
@@ -196,14 +206,14 @@ class InversionProblem:
         return self.chain.form.states(x, self.context).output
 
     def smooth_value(self, x: Tensor) -> Tensor:
-        """L(N(x); y) + λ/2 ‖x − x₀‖²: (B,)."""
+        """L(N(x); y) and the anchor: (B,)."""
         output = self.forward(x)
         plain = type(self.loss) is SquaredError
         fit = 0.5 * square_sum(output - self.output) if plain else self.loss.value(output, self.output)
-        return fit + 0.5 * self.anchor * square_sum(x - self.guess) if self.anchor else fit
+        return fit + self.anchor_value(x) if self.anchor else fit
 
     def smooth_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """L(N(x); y) + λ/2 ‖x − x₀‖² and its gradient, by back-propagation: (B,) and like x."""
+        """L(N(x); y) and the anchor with their gradient, by back-propagation: (B,) and like x."""
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             value = self.smooth_value(leaf)
@@ -241,6 +251,7 @@ class InversionProblem:
             weight=self.weight[index],
             guess=self.guess[index],
             context=map_context(self.context, lambda tensor: tensor[index]),
+            trust=self.trust[index] if isinstance(self.trust, Tensor) else self.trust,
         )
 
 

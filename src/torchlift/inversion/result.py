@@ -131,6 +131,11 @@ class Inversion:
             sentences.append(
                 f"Outputs of {outputs} entries cannot determine inputs of {inputs}, and there is no prior: others fit."
             )
+        if self.noise_level is not None and not problem.split.parts and not problem.anchor:
+            sentences.append(
+                "Without a prior or a decoder a noise level changes error bars only: the noise was fitted, too. "
+                "Pass a prior, such as torchlift.priors.Tikhonov()."
+            )
         some = torch.linspace(0, len(self.x) - 1, min(LOOKED_AT, len(self.x)), device=self.x.device).long()
         try:
             count = int(has_twin(problem.select(some), self.x[some], TWIN).sum())
