@@ -20,7 +20,8 @@ from torchlift.cli.settings.files import read_configuration
 from torchlift.data import load_digits
 from torchlift.io import Checkpoints, load_model
 from torchlift.report.records import environment
-from torchlift.training import read_history, start
+from torchlift.training import read_history
+from torchlift.training.starts import short_runs
 
 Capture = pytest.CaptureFixture[str]
 
@@ -117,8 +118,8 @@ def test_training_that_only_does_harm_shows_the_start_as_the_best(capsys: Captur
 
 def test_starts_are_compared_once(capsys: Capture, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[object] = []
-    choose = start.choose
-    monkeypatch.setattr(start, "choose", lambda *given: compared.append(given) or choose(*given))
+    choose = short_runs.choose
+    monkeypatch.setattr(short_runs, "choose", lambda *given: compared.append(given) or choose(*given))
     record = trained(capsys, config, "--out", "runs/a")
     assert len(compared) == 1
     again = trained(capsys, "--resume", "runs/a")  # what the run started from is found anew

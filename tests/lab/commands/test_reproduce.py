@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
 from torchlift.io.lock import FolderLock
 from torchlift.lab.commands import reproduce
-from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work
+from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work, at_once
 from torchlift.report.records import load_record
 
 
@@ -156,6 +157,21 @@ def test_ctrl_c_stops_all_of_them(tmp_path: Path) -> None:
     assert err.splitlines()[0].startswith("To go on: torchlift reproduce auxiliary-start conventional-sweep")
     for folder in folders:
         FolderLock(folder)  # nobody works there any more
+
+
+def test_an_interrupt_that_python_drops_comes_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", at_once._ask_again)
+
+    class Ends:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt  # where Python drops it
+
+    def drop_one_and_wait() -> None:
+        Ends()
+        time.sleep(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        drop_one_and_wait()
 
 
 def test_debug_shows_where_a_failure_came_from(capsys: pytest.CaptureFixture[str]) -> None:

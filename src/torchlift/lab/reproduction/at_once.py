@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -99,6 +101,7 @@ def _work(connection: Connection, experiment: Experiment, threads: int, settings
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C at the terminal goes to the first process, which hands it on: once, not twice
     torch.set_num_threads(threads)
+    sys.unraisablehook = _ask_again
     failure = None
     try:
         reproduce(
@@ -113,3 +116,11 @@ def _work(connection: Connection, experiment: Experiment, threads: int, settings
         failure = reason(error)
     with suppress(BrokenPipeError):  # the first process has gone
         connection.send(("end", failure))
+
+
+def _ask_again(lost: Any) -> None:
+    """An interrupt that came in a place whose errors Python drops, such as the end of an import, comes once more."""
+    if lost.exc_type is KeyboardInterrupt:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
