@@ -54,17 +54,21 @@ def _fold(leaves: list[tuple[str, nn.Module]]) -> list[nn.Module]:
     """Fold each batch norm into the affine module before it, else into one that stands for it."""
     modules: list[nn.Module] = []
     for where, module in leaves:
-        affine = nn.Linear if isinstance(module, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
         if not isinstance(module, _BATCH_NORMS):
             modules.append(module)
         elif module.training or module.running_mean is None:
             hint = "Call `.eval()` first." if module.training else "It keeps no running statistics."
             refuse(where, module, "batch norm mixes the samples of a batch unless it is in eval mode", hint)
-        elif modules and isinstance(modules[-1], affine):
+        elif modules and _foldable(modules[-1], module):
             modules[-1] = _fused(modules[-1], module)
         else:
             modules.extend(_as_affine(module))
     return modules
+
+
+def _foldable(module: nn.Module, norm: nn.Module) -> bool:
+    affine = nn.Linear if isinstance(norm, nn.BatchNorm1d) else (nn.Conv2d, nn.ConvTranspose2d)
+    return isinstance(module, affine)
 
 
 def _fused(module: Any, norm: Any) -> nn.Module:

@@ -43,11 +43,8 @@ def is_activation(node: fx.Node, changing: Sequence[fx.Node]) -> bool:
     if name not in _SIGMAS or list(changing) != [first]:
         return False
     settings = _settings(node)
-    if name == "softmax" and isinstance(dim := settings.get("dim"), int):
-        value = node.meta["value"]
-        if dim % max(value.ndim if isinstance(value, Tensor) else 0, 1) == 0:
-            reason = f"softmax over axis {dim} mixes the samples of a batch"
-            refuse(node.meta["path"], reason, "Use dim=1 or dim=-1.")
+    if name == "softmax":
+        _check_axis(node, settings.get("dim"))
     if any(isinstance(value, fx.Node) for value in settings.values()):
         return name == "prelu"
     try:
@@ -75,3 +72,10 @@ def _settings(node: fx.Node) -> dict[str, Any]:
         return {}
     given = {key: item for key, item in arguments(node).items() if key in SIGNATURES[name] and key != "input"}
     return {"slope": given["weight"]} if name == "prelu" else given
+
+
+def _check_axis(node: fx.Node, dim: Any) -> None:
+    value = node.meta["value"]
+    axes = value.ndim if isinstance(value, Tensor) else 0
+    if isinstance(dim, int) and dim % max(axes, 1) == 0:
+        refuse(node.meta["path"], f"softmax over axis {dim} mixes the samples of a batch", "Use dim=1 or dim=-1.")
