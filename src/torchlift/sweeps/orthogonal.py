@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -115,13 +116,19 @@ def _norms(matrices: Tensor) -> Tensor:
 
 
 def _quick_dtype(tensor: Tensor) -> torch.dtype:
-    """bfloat16 in place of single precision where that is faster: the iteration corrects itself."""
+    """bfloat16 in place of single precision where the device has instructions for it: the iteration corrects itself."""
     if tensor.dtype != torch.float32 or min(tensor.shape[-2:]) < 64:
         return tensor.dtype
     if tensor.device.type == "cpu":
-        known = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # not public
-        return torch.bfloat16 if known is not None and known() else tensor.dtype
+        return torch.bfloat16 if _multiplies_bfloat16() else tensor.dtype
     return torch.bfloat16 if tensor.device.type == "cuda" and torch.cuda.is_bf16_supported() else tensor.dtype
+
+
+@cache
+def _multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it; torch emulates them elsewhere, at a quarter of the speed."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # absent in older versions
+    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 def widest(weight: Tensor) -> int:

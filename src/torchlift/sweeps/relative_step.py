@@ -198,6 +198,7 @@ class RelativeStep(torch.optim.Optimizer):
         own["count"] += 1
         count = own["count"]
         estimating = count <= FIRST_STEPS or count % (SOME_EVERY if count <= SOME_STEPS else LATER_EVERY) == 0
+        estimating = estimating and not self._largest(own)
         own["estimates"] += estimating
         terms: list[Tensor] = []
         for part in parts:  # one after the other, while they are in the cache
@@ -352,6 +353,10 @@ class RelativeStep(torch.optim.Optimizer):
         found = distance.terms(part.tensors, part.centred, part.numbers(1 / roots), weights, self.patience)
         terms.append(torch.stack(found).to(own["rho"]))
         return roots
+
+    def _largest(self, own: dict[str, Any]) -> bool:
+        """Whether ρ cannot grow any more, so that estimates are idle; False where the host would wait for a device."""
+        return own["rho"].device.type == "cpu" and float(own["rho"]) >= self._most
 
     def _distance_weight(self, own: dict[str, Any]) -> Tensor:
         gamma = max(float(group["lr"]) for group in self.param_groups)
