@@ -75,6 +75,18 @@ def test_directions_are_those_of_double_precision() -> None:
     assert float((single - double).norm() / double.norm()) < 0.02  # bfloat16 where the processor has it
 
 
+@pytest.mark.parametrize("instructions", [[], ["avx512_bw"], ["amx_bf16"], ["avx512_bf16"], ["bf16"]])
+def test_bfloat16_only_where_the_processor_multiplies_it(
+    instructions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere torch emulates it, at a quarter of the speed of single precision."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions, True), raising=False)
+    orthogonal._multiplies_bfloat16.cache_clear()
+    quick = orthogonal._quick_dtype(torch.ones(64, 64))
+    orthogonal._multiplies_bfloat16.cache_clear()
+    assert (quick is torch.bfloat16) is any("bf16" in name for name in instructions)
+
+
 @pytest.mark.parametrize(
     ("shape", "share", "narrow"),
     [((64, 784), 0.3, True), ((64, 784), 0.6, False), ((256, 256), 0.1, False), ((10, 64), 0.1, False),

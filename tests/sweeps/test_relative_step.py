@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torchlift as tl
 from torchlift.operators import Dense
-from torchlift.sweeps import Centring, RelativeStep, parameter_groups
+from torchlift.sweeps import Centring, RelativeStep, parameter_groups, relative_step
 from torchlift.sweeps.parameter_groups import CHANNELS
 
 
@@ -209,6 +209,31 @@ def test_no_step_exceeds_the_limit_shared_by_all_layers() -> None:
     optimiser = RelativeStep(module)
     steps(module, (randn(8, 9, 4).float(), randn(9, 9, 4).float()), 60, optimiser)
     assert optimiser.relative_size <= 1 / 20 + 1e-7
+
+
+@pytest.mark.parametrize("build", [network, convolutional])
+def test_estimates_that_cannot_lengthen_steps_are_left_out(
+    build: Callable[[], nn.Sequential], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the limit on; the steps are bit for bit those with them, and so are those after a retreat."""
+    ends, made = [], []
+    terms = relative_step._Distance.terms
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        made[-1] += 1
+        return terms(self, *arguments)
+
+    monkeypatch.setattr(relative_step._Distance, "terms", counted)
+    for largest in (RelativeStep._largest, lambda optimiser, own: False):
+        monkeypatch.setattr(RelativeStep, "_largest", largest)
+        module = build()
+        made.append(0)
+        optimiser = RelativeStep(module, limit=0.05)
+        steps(module, DATA if build is network else PICTURES, 40, optimiser)
+        optimiser.retreat()
+        ends.append(steps(module, DATA if build is network else PICTURES, 40, optimiser))
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    assert made[0] < made[1] / 2
 
 
 @pytest.mark.parametrize(("layers", "most"), [(2, 1 / 2), (20, 1 / 20), (80, 1 / 40), (500, 1 / 100)])

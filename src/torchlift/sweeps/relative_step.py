@@ -198,7 +198,6 @@ class RelativeStep(torch.optim.Optimizer):
         own["count"] += 1
         count = own["count"]
         estimating = count <= FIRST_STEPS or count % (SOME_EVERY if count <= SOME_STEPS else LATER_EVERY) == 0
-        estimating = estimating and not self._largest(own)
         own["estimates"] += estimating
         terms: list[Tensor] = []
         for part in parts:  # one after the other, while they are in the cache
@@ -210,7 +209,7 @@ class RelativeStep(torch.optim.Optimizer):
                 roots = self._estimate(part, gradients, roots, terms, own)
             move = self._move_layers if part.dense else self._move_entries
             move(part, gradients, roots, own)
-        if estimating:
+        if terms:
             self._lengthen(terms, own)
         if self.average and self.averaging and count % AVERAGE_EVERY == 0:
             self._update_average(parts, count)
@@ -344,19 +343,24 @@ class RelativeStep(torch.optim.Optimizer):
     def _estimate(
         self, part: _Part, gradients: list[Tensor], roots: Tensor | None, terms: list[Tensor], own: dict[str, Any]
     ) -> Tensor:
-        """Add a part's terms of the distance; returns the roots that scale its gradients there."""
-        distance = part.distance
+        """Add a part's terms of the distance, while ρ can grow; returns the roots that scale its gradients there."""
+        distance, largest = part.distance, self._largest(own)
+        if largest and roots is not None:
+            return roots
         distance.take(gradients)
-        if roots is None:  # entries have a q of their own; that of their layers only weighs the distance
+        if roots is None:  # entries have a q of their own; that of their layers weighs the distance and bounds theirs
             roots = self._roots(part, distance.mean_squares(), own["estimates"])
+        if largest:
+            distance.release()
+            return roots
         weights = part.numbers(part.units * self._distance_weight(own))
         found = distance.terms(part.tensors, part.centred, part.numbers(1 / roots), weights, self.patience)
         terms.append(torch.stack(found).to(own["rho"]))
         return roots
 
     def _largest(self, own: dict[str, Any]) -> bool:
-        """Whether ρ cannot grow any more, so that estimates are idle; False where the host would wait for a device."""
-        return own["rho"].device.type == "cpu" and float(own["rho"]) >= self._most
+        """Whether ρ cannot grow any more; False where the host would wait for a device to know."""
+        return own["rho"].device.type == "cpu" and math.isclose(float(own["rho"]), self._most, rel_tol=1e-6)
 
     def _distance_weight(self, own: dict[str, Any]) -> Tensor:
         gamma = max(float(group["lr"]) for group in self.param_groups)
@@ -571,7 +575,7 @@ class _Distance:
         self._root_counts = torch.tensor([count**0.5 for count in counts], **exact)
         self._inverse_counts = torch.tensor([1 / max(count, 1) for count in counts], **exact)
         self._g, self._g_rows = self._total, self._totals
-        """Gradients from `take` to `terms`, and the same by layer."""
+        """Gradients from `take` to `terms` or `release`, and the same by layer."""
 
     def take(self, gradients: list[Tensor]) -> None:
         """Look at the gradients of a step."""
@@ -612,11 +616,15 @@ class _Distance:
         inner = torch.dot(flat, self._g)
         torch._foreach_mul_(self._g_rows, weights)
         self._total.mul_(patience).add_(self._g)
-        self._g, self._g_rows = self._total, self._totals  # memory that is not needed between steps
+        self.release()
         if not self.dense:
             return inner, self._total.abs().sum()  # several times as fast as a norm of order 1
         norms = torch.stack(torch._foreach_norm(self._totals)).to(self._root_counts)
         return inner, torch.dot(norms, self._root_counts)
+
+    def release(self) -> None:
+        """Let go of the gradients, which are not needed between steps."""
+        self._g, self._g_rows = self._total, self._totals
 
     def _rows(self, tensors: list[Tensor]) -> list[Tensor]:
         if self._whole:
