@@ -90,7 +90,8 @@ def test_bfloat16_only_where_the_processor_multiplies_it(
 @pytest.mark.parametrize(
     ("shape", "share", "narrow"),
     [((64, 784), 0.3, True), ((64, 784), 0.6, False), ((256, 256), 0.1, False), ((10, 64), 0.1, False),
-     ((256, 256, 3, 3), 0.1, True), ((300, 300, 3, 3), 0.1, False), ((64, 1, 3, 3), 0.1, False), ((64,), 0.1, False)],
+     ((256, 256, 3, 3), 0.1, True), ((64, 64, 3, 3), 0.6, True),
+     ((300, 300, 3, 3), 0.1, False), ((64, 1, 3, 3), 0.1, False), ((64,), 0.1, False)],
 )  # fmt: skip
 def test_narrow_matrices_and_filters(shape: tuple[int, ...], share: float, narrow: bool) -> None:
     assert is_narrow(shape, share) is narrow

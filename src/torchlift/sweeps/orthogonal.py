@@ -77,14 +77,15 @@ class Orthogonalised(NamedTuple):
 def is_narrow(shape: Sequence[int], of_all: float) -> bool:
     """Whether steps of a matrix or of filters of this shape are orthogonalised.
 
-    Not where they hold more than half of all weights: in shallow networks that is the layer that sees the data, and
-    the weak directions of its gradient are noise, which would be learned as fast as the rest.
+    Not where a matrix holds more than half of all weights: in shallow networks that is the layer that sees the data,
+    and the weak directions of its gradient are noise, which would be learned as fast as the rest. Filters meet every
+    place of an image, so that theirs are no noise.
 
     Arguments:
         shape: (out, in) or (out, in, taps, …).
         of_all: their share of all weights of the network.
     """
-    if len(shape) < 2 or of_all > 0.5:
+    if len(shape) < 2 or (len(shape) == 2 and of_all > 0.5):
         return False
     return LEAST_SIDE <= min(shape[0], math.prod(shape[1:])) <= (MATRIX_SIDE if len(shape) == 2 else FILTER_SIDE)
 

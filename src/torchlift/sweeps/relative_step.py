@@ -94,8 +94,8 @@ class RelativeStep(torch.optim.Optimizer):
 
     Matrices of layers and filters with a short side (16 to 128 rows or columns, filters
     up to 256) move along the orthogonal factor of their momentum, of root mean square 1,
-    by δ c_l, δ = 0.6 ρ_k with ρ at most 0.1 and half its limit, unless they hold more than half of
-    all weights. They shrink by δ²/8 in every step: steps in independent directions, which add
+    by δ c_l, δ = 0.6 ρ_k with ρ at most 0.1 and half its limit; not a matrix that holds more than
+    half of all weights. They shrink by δ²/8 in every step: steps in independent directions, which add
     δ² c² to the mean square, then end at 2 c.
 
     Dense layers that are much wider than the batch move along the orthogonal factor of

@@ -163,6 +163,15 @@ def test_the_race_is_judged_by_the_error_of_one_process() -> None:
     assert found["rows"]["alone"] == {"seconds": 8.0, "error": 3.0, "to_target": 4.0, "speed_up": 1.0}
     assert found["rows"]["faster"] == {"seconds": 4.0, "error": 3.5, "to_target": 2.0, "speed_up": 2.0}
     assert found["rows"]["never"]["to_target"] is None and found["rows"]["never"]["speed_up"] is None
+    rows = judged(curves, target=2.9)["rows"]
+    assert all(row["to_target"] is None and row["speed_up"] is None for row in rows.values())
+    rows = judged({"alone": curves["alone"], "better": [[4, 3.0, 2.5]]}, target=2.9)["rows"]
+    assert rows["better"]["to_target"] == 3.0 and rows["better"]["speed_up"] is None  # nothing to compare with
+
+
+def test_the_race_of_photographs_needs_their_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "distributed", "--race", "cifar"]) != 0
+    assert "--cifar DIR" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)
