@@ -174,6 +174,58 @@ def test_size_of_the_signal_does_not_matter(scale: float) -> None:
     assert torch.allclose(scaled / scale, plain, rtol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(30, 8), (12, 5, 6), (20, 3, 20, 30)])
+@pytest.mark.parametrize("function", [torch.relu, torch.tanh, F.softshrink])
+def test_samples_that_hold_most_of_the_signal_are_moved_three_times_as_far_as_others_at_most(
+    function: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    """s_i = s min(1, 3 rms g / rms g_i), whatever the shape; R is the difference with these sizes."""
+    v, g, sigma = randn(35, *shape), randn(36, *shape), as_called(function, (), {})
+    g[1] *= 1000
+    residual, size = Perturbation().response(sigma, v, g)
+    assert isinstance(size, Tensor) and size.shape == (shape[0], *[1] * (len(shape) - 1))
+    assert torch.allclose(residual, (function(v + size * g) - function(v - size * g)) / (2 * size))
+    others = torch.cat([size[:1], size[2:]])
+    assert bool((others == others[0]).all())
+    statistics = 0.3 if v[0].numel() >= 1024 else 1e-12  # of large samples only some entries are looked at
+    moved = float((size[1] * g[1]).square().mean().sqrt() / v.square().mean().sqrt())
+    assert moved == pytest.approx(0.3, rel=statistics)
+    assert float(others[0]) == pytest.approx(0.1 * float(v.square().mean().sqrt() / g.square().mean().sqrt()), rel=0.3)
+    _, alike = Perturbation(outlier=1e9).response(sigma, v, g)
+    assert alike == pytest.approx(float(others[0]))
+
+
+def test_functions_that_treat_entries_together_have_one_size() -> None:
+    """Along whichever axis: with many sizes the difference would not tend to the derivative."""
+    v, g = randn(37, 30, 8), randn(38, 30, 8)
+    g[0] *= 1000
+    _, size = Perturbation().response(as_called(F.softmax, (), {"dim": 0}), v, g)
+    assert isinstance(size, float)
+
+
+def test_the_last_samples_that_are_not_fitted_lead_deep_networks_the_right_way() -> None:
+    """Two of 200 samples hold the signal: moved like all others, they go so far that ten layers lose the gradient."""
+    y = tl.data.load_digits("train").images[:200].flatten(1).double()
+    torch.manual_seed(0)
+    layers = [m for n in (784, *[64] * 8) for m in (nn.Linear(n, 64), nn.ReLU())]
+    network = nn.Sequential(*layers, nn.Linear(64, 10)).double()
+    tl.initialise_weights(network, "lsuv", y)
+    signals = randn(39, 200, 10)
+    signals[2:] *= 1e-3
+
+    def first_gradient(context: Any) -> Tensor:
+        with context:
+            loss = (network(y) * signals).sum()
+        return torch.autograd.grad(loss, network[0].weight)[0].flatten()  # type: ignore[arg-type]
+
+    expected = first_gradient(nullcontext())
+    ours, alike = (
+        float(torch.cosine_similarity(expected, first_gradient(sweeping(Perturbation(outlier=most))), dim=0))
+        for most in (3.0, 1e9)
+    )
+    assert ours > 0.75 and ours > alike + 0.2
+
+
 def test_no_signal_gives_no_response() -> None:
     residual, _ = Perturbation().response(
         Activation(torch.relu, torch.relu_, True), randn(12, 4, 3), torch.zeros(4, 3).double()
@@ -201,7 +253,11 @@ def test_numbers_need_not_be_read() -> None:
     v, g, sigma = randn(15, 40, 20), randn(16, 40, 20), Activation(torch.relu, torch.relu_, True)
     host, size = Perturbation().response(sigma, v, g)
     device, other = Perturbation().response(sigma, v, g, host=False)
-    assert float(other) == pytest.approx(size) and torch.allclose(device, host)
+    assert torch.allclose(other.flatten(), torch.tensor(size).double()) and torch.allclose(device, host)
+    few = g * torch.where(torch.arange(40) < 3, 100.0, 1.0)[:, None]
+    host, size = Perturbation().response(sigma, v, few)
+    device, other = Perturbation().response(sigma, v, few, host=False)
+    assert torch.allclose(other, size) and torch.allclose(device, host)
     dead = -5 - v.abs()
     residual, _ = Perturbation().response(sigma, dead, g, host=False)
     assert 0.1 <= float((residual != 0).double().mean()) < 0.9

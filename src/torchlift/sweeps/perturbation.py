@@ -40,13 +40,14 @@ class Activation(NamedTuple):
         call: v ↦ σ(v).
         call_: the same, which may overwrite v.
         elementwise: whether any entries of v can be evaluated without the others.
-        difference: (v, g, s) ↦ [σ(v + s g) − σ(v − s g)] / (2s) in closed form, if there is one, in any dtype.
+        difference: (v, g, s) ↦ [σ(v + s g) − σ(v − s g)] / (2s) in closed form, if there is one, in any dtype; s is a
+            number, or has one for each sample in the shape of v.
     """
 
     call: Callable[[Tensor], Tensor]
     call_: Callable[[Tensor], Tensor]
     elementwise: bool
-    difference: Callable[[Tensor, Tensor, float], Tensor] | None = None
+    difference: Callable[[Tensor, Tensor, float | Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,18 @@ class Perturbation:
     for which so many entries respond, so that σ is probed further where it is
     flat. s depends on v and g alone: nothing is remembered between steps.
 
+    Once a network fits most samples, a few hold nearly all of the signal, and one
+    size for all would move those far beyond γ: in ten layers so far that what came
+    through was no gradient any more, and training stood still. No sample is moved
+    by more than `outlier` times m γ max(rms v, floor): s_i = s min(1, outlier rms g / rms g_i).
+
     Arguments:
         gamma: γ > 0.
         floor: least size of v, for layers that hardly vary yet.
         share: least share that responds, in [0, 1].
         limit: largest m, for layers that cannot be revived.
         fixed: s itself, for all layers.
+        outlier: how many times the size of others a single sample is moved at most, >= 1.
     """
 
     gamma: float = 0.1
@@ -74,12 +81,14 @@ class Perturbation:
     share: float = 0.1
     limit: float = 1e6
     fixed: float | None = None
+    outlier: float = 3.0
 
     def __post_init__(self) -> None:
         check_positive("Perturbation gamma", self.gamma)
         check_positive("Perturbation floor", self.floor)
         check_interval("Perturbation share", self.share, "[0, 1]")
         check_number("Perturbation limit", self.limit, minimum=1)
+        check_number("Perturbation outlier", self.outlier, minimum=1)
         if self.fixed is not None:
             check_positive("Perturbation fixed", self.fixed)
 
@@ -93,7 +102,7 @@ class Perturbation:
         host: bool = True,
         square: float | None = None,
     ) -> tuple[Tensor, float | Tensor]:
-        """R, and s; v and g are left alone.
+        """R, and s, one for each sample where they differ; v and g are left alone.
 
         Arguments:
             sigma: the activation.
@@ -110,20 +119,26 @@ class Perturbation:
             host = host and v.device.type == "cpu" and not torch.compiler.is_compiling()
             if self.fixed is not None:
                 size = self.fixed if host else torch.full((), self.fixed, dtype=_compute_dtype(v), device=v.device)
-                return _difference(sigma, v, g, size), self.fixed
+                return _difference(sigma, v, g, size, host), self.fixed
             if not host:
                 size = self._size_on_device(sigma, v, g, mean)
-                return _difference(sigma, v, g, size), size
-            square_v, square_g = _square(_some(v)) if square is None else square, _square(_some(g))
+                return _difference(sigma, v, g, size, host), size
+            norms = _sample_norms(_some(g), sigma.elementwise)
+            square_v = _square(_some(v)) if square is None else square
+            square_g = norms.all**2 / max(norms.entries * norms.samples, 1)
             if mean is not None:
                 square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
-            number = self.gamma * max(square_v**0.5, self.floor) / max(square_g**0.5, _LEAST[v.dtype])
-            number = max(number, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
-            residual = _difference(sigma, v, g, number)
+            least = max(square_g**0.5, _LEAST[v.dtype])
+            size: float | Tensor = self.gamma * max(square_v**0.5, self.floor) / least
+            size = max(size, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
+            most = self.outlier * least * norms.entries**0.5
+            if norms.each is not None and most < norms.largest < math.inf:
+                size = (most / norms.each).clamp_(max=1).mul_(size).view(-1, *[1] * (g.ndim - 1))
+            residual = _difference(sigma, v, g, size)
             if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
-                number *= self._multiplier(sigma, v, g, number, mean)
-                residual = _difference(sigma, v, g, number)
-            return residual, number
+                size = size * self._multiplier(sigma, v, g, size, mean)
+                residual = _difference(sigma, v, g, size)
+            return residual, size
         except Exception as error:
             explain(error)
             raise
@@ -146,9 +161,10 @@ class Perturbation:
         passed, received = (counts if mean is None else mean(counts)).tolist()
         return passed >= self.share * received * (1 - ROUNDING)  # shares of small layers are often equal
 
-    def _multiplier(self, sigma: Activation, v: Tensor, g: Tensor, size: float, mean: Mean | None) -> float:
+    def _multiplier(self, sigma: Activation, v: Tensor, g: Tensor, size: float | Tensor, mean: Mean | None) -> float:
         """m; 1 where no multiple makes the layer respond."""
         v, g = (_few(v), _few(g)) if sigma.elementwise else (v, g)
+        size = size.view(-1, 1) if isinstance(size, Tensor) else size
         multiplier = 2.0
         while multiplier <= self.limit:
             if self._responds(_difference(sigma, v, g, multiplier * size), g, False, mean):
@@ -163,13 +179,20 @@ class Perturbation:
         squares = norms.square() / max(v.numel(), 1)
         squares = squares if mean is None else mean(squares)
         tiny = torch.finfo(v.dtype).tiny ** 0.5
-        size = self.gamma * squares[0].sqrt().clamp(min=self.floor) / squares[1].sqrt().clamp(min=tiny)
+        least = squares[1].sqrt().clamp(min=tiny)
+        size = self.gamma * squares[0].sqrt().clamp(min=self.floor) / least
+        if sigma.elementwise and g.ndim > 1:
+            each = torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), keepdim=True, dtype=_compute_dtype(g))
+            most = self.outlier * least * (g.numel() // max(len(g), 1)) ** 0.5
+            size = size * (most / each.clamp(min=tiny)).clamp(max=1)
         if self.share == 0 or v.ndim == 0:
             return size
         # All sizes at once on a few samples, along the batch axis, where every kind of activation treats them alike.
-        v, g = (t[:: max(1, len(t) // 4)].to(_compute_dtype(t)) for t in (v, g))
+        every = max(1, len(v) // 4)
+        v, g = (t[::every].to(_compute_dtype(t)) for t in (v, g))
         rungs = RUNG ** torch.arange(11, dtype=v.dtype, device=v.device).clamp(max=math.log(self.limit, RUNG))
-        steps = (rungs * size).repeat_interleave(len(v)).view(-1, *[1] * (v.ndim - 1)) * _repeated(g, len(rungs))
+        sizes = size.expand(len(v)) if size.ndim == 0 else size[::every].reshape(-1)
+        steps = (rungs[:, None] * sizes).view(-1, *[1] * (v.ndim - 1)) * _repeated(g, len(rungs))
         change = sigma.call(_repeated(v, len(rungs)) + steps) != sigma.call(_repeated(v, len(rungs)) - steps)
         passed = change.to(v.dtype).view(len(rungs), -1).mean(1)
         enough = passed >= self.share * (g != 0).to(v.dtype).mean()
@@ -177,38 +200,46 @@ class Perturbation:
         return (size * rungs.index_select(0, first.reshape(1)).squeeze(0)).to(v.dtype)
 
 
-def _difference(sigma: Activation, v: Tensor, g: Tensor, size: float | Tensor) -> Tensor:
+def _difference(sigma: Activation, v: Tensor, g: Tensor, size: float | Tensor, host: bool = True) -> Tensor:
     """R, in the dtype of g; at least in single precision inside where differences cancel."""
-    if sigma.difference is not None and not isinstance(size, Tensor):
+    if sigma.difference is not None and host:
         return sigma.difference(v, g, size)
     dtype = g.dtype
     v, g = _exact(v, g)
-    if isinstance(size, Tensor):
-        moved = g * size
-        return ((sigma.call(v + moved) - sigma.call(v - moved)) * (0.5 / size)).to(dtype)
-    above, below = torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
+    above, below = _moved(v, g, size)
+    if not host:  # perhaps in a transform, where nothing may be overwritten
+        return ((sigma.call(above) - sigma.call(below)) * (0.5 / size)).to(dtype)
     return sigma.call_(above).sub_(sigma.call_(below)).mul_(0.5 / size).to(dtype)
 
 
-def relu_difference(v: Tensor, g: Tensor, size: float) -> Tensor:
+def relu_difference(v: Tensor, g: Tensor, size: float | Tensor) -> Tensor:
     """½[max(g, −v/s) + min(g, v/s)], which rounds less than a difference of two rectified sums.
 
     Either term is g or an end, so that half precision does: ten times as fast on large images as a detour by
     single precision, whose tensors the system has to find room for.
     """
-    end = v.mul(-1 / size).to(g.dtype)
+    end = v.mul((-1 / size).to(v.dtype) if isinstance(size, Tensor) else -1 / size).to(g.dtype)
     response = torch.maximum(g, end)
     torch.minimum(g, end.neg_(), out=end)
     return response.lerp_(end, 0.5)
 
 
-def soft_threshold_difference(threshold: float, v: Tensor, g: Tensor, size: float) -> Tensor:
+def soft_threshold_difference(threshold: float, v: Tensor, g: Tensor, size: float | Tensor) -> Tensor:
     """g − [P(v + s g) − P(v − s g)] / (2s), with P the projection onto [−λ, λ]."""
     dtype = g.dtype
     v, g = _exact(v, g)
-    above, below = torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
+    above, below = _moved(v, g, size)
     clipped = hardtanh_(above, -threshold, threshold).sub_(hardtanh_(below, -threshold, threshold))
+    if isinstance(size, Tensor):
+        return torch.addcmul(g, clipped, 0.5 / size, value=-1, out=clipped).to(dtype)
     return torch.sub(g, clipped, alpha=0.5 / size, out=clipped).to(dtype)
+
+
+def _moved(v: Tensor, g: Tensor, size: float | Tensor) -> tuple[Tensor, Tensor]:
+    """v + s g and v − s g."""
+    if isinstance(size, Tensor):
+        return torch.addcmul(v, g, size), torch.addcmul(v, g, size, value=-1)
+    return torch.add(v, g, alpha=size), torch.sub(v, g, alpha=size)
 
 
 def _exact(v: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,6 +255,32 @@ def mean_squares(tensors: Sequence[Tensor]) -> list[float] | list[None]:
     some = [_some(tensor) for tensor in tensors]
     norms = torch.stack(torch._foreach_norm(some)).tolist()
     return [norm**2 / max(tensor.numel(), 1) for norm, tensor in zip(norms, some, strict=True)]
+
+
+class _Norms(NamedTuple):
+    """Of a signal.
+
+    Arguments:
+        all: of the whole.
+        each: of each sample; None where samples are not told apart.
+        largest: of these.
+        samples: that were told apart.
+        entries: of each.
+    """
+
+    all: float
+    each: Tensor | None
+    largest: float
+    samples: int
+    entries: int
+
+
+def _sample_norms(g: Tensor, elementwise: bool) -> _Norms:
+    """Samples lie along the first axis, which functions that treat entries together may know nothing of."""
+    if not elementwise or g.ndim < 2 or g.numel() == 0:
+        return _Norms(torch.linalg.vector_norm(g).item(), None, 0.0, 1, g.numel())
+    each = torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), dtype=_compute_dtype(g))
+    return _Norms(torch.linalg.vector_norm(each).item(), each, each.amax().item(), len(g), g.numel() // len(g))
 
 
 def _square(tensor: Tensor) -> float:
