@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
+from torchlift.core.memory import available_memory, format_bytes, read_available
 from torchlift.data import as_batches
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.functions.regularisers import Ridge
@@ -24,8 +25,7 @@ from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.liftings import Bregman, Contrastive, Conventional
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import Phase, SweepDescent
-from torchlift.training.available import available_memory, read_available
-from torchlift.training.memory import MemoryPlan, format_bytes, plan_memory
+from torchlift.training.memory import MemoryPlan, plan_memory
 from training.runs import called
 
 

@@ -10,8 +10,9 @@ from rich.table import Table
 from torchlift.cli.command import Record
 from torchlift.cli.settings.setup import Setup
 from torchlift.cli.tables import columns, facts
+from torchlift.core.memory import format_bytes
 from torchlift.networks import Network
-from torchlift.training.memory import format_bytes, plan_memory
+from torchlift.training.memory import plan_memory
 
 #: Deeper networks are not drawn.
 DRAWN = 12

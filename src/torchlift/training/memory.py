@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import Batches, TensorBatches
 from torchlift.data.drawn import DrawnBatches
 from torchlift.functions.losses import Loss
@@ -20,7 +21,6 @@ from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
-from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
 from torchlift.training.modules import like
 from torchlift.training.options import TrainOptions
@@ -142,15 +142,6 @@ def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
     held = size * (sum(p.numel() for p in network.parameters()) + samples * widths)
     copies, part = (100, 0.1) if phase.method.needs.latents else (20, 0.5)
     return copies * held < part * available_memory(_device(network))
-
-
-def format_bytes(size: float) -> str:
-    """1.5 GB and the like, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"
 
 
 def _plans(

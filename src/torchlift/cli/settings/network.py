@@ -18,6 +18,7 @@ from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.own_code import call_named, reason
 from torchlift.core.checks import Shape, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
+from torchlift.core.memory import available_memory, format_bytes
 from torchlift.networks import Network
 from torchlift.networks.denoisers import Denoiser
 from torchlift.operators import (
@@ -32,8 +33,6 @@ from torchlift.operators import (
 )
 from torchlift.operators.context import map_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
-from torchlift.training.available import available_memory
-from torchlift.training.memory import format_bytes
 
 if TYPE_CHECKING:
     from torchlift.cli.settings.settings import NetworkSettings
