@@ -43,7 +43,7 @@ from torchlift.networks import Linear, Network, lift
 from torchlift.networks.input_shape import first_layer, fitting_shapes, known_shape, shape_example
 from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
-from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 
 Algorithm = InversionSolver | Exact | Automatic
 
@@ -350,7 +350,7 @@ def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, 
     if on_infeasible not in ("refuse", "project"):
         invalid_value("invert on_infeasible", "'refuse' or 'project'", repr(on_infeasible))
     activation, target = layers.activations[-1], layers.target(y)
-    outside = _outside(activation, target)
+    outside = ~in_domain(activation, target).expand_as(target)
     if not bool(outside.any()):
         return target, 0
     position = tuple(outside.nonzero()[0].tolist())
@@ -359,12 +359,6 @@ def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, 
         hint = "Pass on_infeasible='project' to move them there."
         invalid_value("invert y", expected, f"{float(target[position]):.6g} at index {position}", hint)
     moved = into_domain(activation, target)
-    if bool(_outside(activation, moved).any()):
+    if not bool(in_domain(activation, moved).all()):
         invalid_value("invert y", f"values near the range of {type(activation).__name__}", "values far from it")
     return moved, int(outside.sum())
-
-
-def _outside(activation: ProximalActivation, target: Tensor) -> Tensor:
-    """Which entries (all of a group) have an infinite Ψ."""
-    infinite = activation.psi(target).isinf()
-    return infinite if activation.dim is None else infinite.unsqueeze(activation.dim).expand_as(target)

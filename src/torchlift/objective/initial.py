@@ -12,7 +12,7 @@ from torchlift.core.checks import check_choice
 from torchlift.networks import Network
 from torchlift.objective.engine import Layout, States
 from torchlift.operators import Context
-from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 
 STARTS = ("forward", "input", "random")
 
@@ -80,9 +80,3 @@ def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     missing = math.prod(shape) - flat.shape[1]
     fitted = torch.nn.functional.pad(flat, (0, missing)) if missing >= 0 else flat[:, :missing]
     return fitted.reshape(len(y), *shape)
-
-
-def in_domain(activation: ProximalActivation, z: Tensor) -> Tensor:
-    """Whether Ψ is finite, in a shape that broadcasts against z."""
-    finite = torch.isfinite(activation.psi(z))
-    return finite if activation.dim is None else finite.unsqueeze(activation.dim)
