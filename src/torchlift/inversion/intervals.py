@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_like, check_number, check_positive
-from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
+from torchlift.inversion.linearised import Linearised
 from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.solver import NEGLIGIBLE
 
 #: Inputs of at most so many entries get the whole matrix of curvatures, which is exact: of deep networks, and of one
 #: lifted layer, where a column of it costs two products with W.
@@ -25,9 +26,6 @@ MATRICES = 2**24
 
 #: Larger inputs get one probe per place of a lattice: entries this far apart (in each direction of an image) share one.
 SPACING = 4
-
-#: Objectives below this share of the size of the data count as 0: no tolerance asks for more.
-NEGLIGIBLE = 1e-3
 
 #: Length from which a product A x of the prior counts as an edge, where the prior holds nothing.
 EDGE = 0.05
@@ -238,21 +236,17 @@ def _error(problem: InversionProblem, x: Tensor) -> _Error:
 
 def _network_curvature(problem: InversionProblem, x: Tensor) -> Product:
     """v ↦ N'ᵀL''N'v."""
-    with torch.enable_grad(), differentiable_twice():
-        leaf = x.detach().requires_grad_()
-        output = problem.forward(leaf)
-        dual = torch.zeros_like(output).requires_grad_()
-        (back,) = torch.autograd.grad(output, leaf, dual, create_graph=True)
-        prediction = output.detach().requires_grad_()
+    network = Linearised.at(problem, x)
+    with torch.enable_grad():
+        prediction = network.output.detach().requires_grad_()
         loss = problem.loss.value(prediction, problem.output).sum()
         (slope,) = torch.autograd.grad(loss, prediction, create_graph=True)
 
     def product(v: Tensor) -> Tensor:
-        (forward,) = torch.autograd.grad(back, dual, v, retain_graph=True)
+        change = network.forward(v)
         if slope.requires_grad:
-            (forward,) = torch.autograd.grad(slope, prediction, forward, retain_graph=True)
-        (total,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
-        return total
+            (change,) = torch.autograd.grad(slope, prediction, change, retain_graph=True)
+        return network.adjoint(change)
 
     return product
 
