@@ -60,7 +60,7 @@ def data(network: Any, samples: int, labels: bool = False) -> tuple[Tensor, Tens
 
 def measured(network: nn.Module, phase: Phase, batches: Any, loss: Loss) -> int:
     with PeakMemory() as memory:
-        method = phase.begin(network, loss, batches, lambda count: 1.0)
+        method = phase.begin(network, loss, batches)
         for _ in range(6):
             method.step()
         method.publish()

@@ -27,10 +27,11 @@ from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard, judged_samples
 from torchlift.training.starts.choose import Choice
-from torchlift.training.starts.short_runs import chooses
+from torchlift.training.starts.short_runs import chooses, start_weights
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of, under
 from torchlift.training.tensorboard import TensorBoardWriter
 
@@ -38,7 +39,6 @@ from torchlift.training.tensorboard import TensorBoardWriter
 JUDGED_STEPS = 10
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
-Start = Callable[[int | None], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ class Run:
     """One call of `train`, over all its phases.
 
     Arguments:
-        network: is changed in place.
-        phases: each with its data, the function that sets its first weights, given the number of steps, and the one
-            that makes its method, given a budget.
+        phases: of one network, which is changed in place.
         configuration: what a checkpoint must agree with to be resumed.
         checkpoints: where to save; None for nowhere.
         mesh: the processes that train together; one by default.
@@ -112,8 +110,7 @@ class Run:
 
     def __init__(
         self,
-        network: nn.Module,
-        phases: Sequence[tuple[Phase, Batches, Start | None, Callable[[Callable[[int], float]], TrainStep]]],
+        phases: Sequence[PlannedPhase],
         settings: Settings,
         history: History,
         checkpoints: Checkpoints | None,
@@ -124,16 +121,17 @@ class Run:
         mesh: Mesh | None = None,
     ) -> None:
         self.mesh = Mesh() if mesh is None else mesh
-        self.network, self.phases, self.settings, self.history = network, phases, settings, history
+        self.network: nn.Module = phases[0].network
+        self.phases, self.settings, self.history = phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
         self._alone = self.mesh.size == 1
         self.clock, self._local_clock = agreed_clock(self.mesh, clock), clock
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
-        self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
+        self._good = self._latest = snapshot(self.network)  # to return after a failure; to follow them if all is well
         self._safeguard = Safeguard(
-            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
-            may_hand_on=chooses(phases[0][0]),
+            phases[0].batches, settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
+            may_hand_on=chooses(phases[0].phase),
         )  # fmt: skip
         self.unmoved, self.began = True, 0
         """Whether every evaluation so far saw the parameters of the start, bit for bit."""
@@ -166,7 +164,7 @@ class Run:
         with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()), in_mode(self.network, True):
             torch.manual_seed(self.settings.seed)
             while self.state.phase < len(self.phases):
-                result, detail = self._phase(*self.phases[self.state.phase])
+                result, detail = self._phase(self.phases[self.state.phase])
                 if result in (Result.INTERRUPTED, Result.STOPPED) or result.failed:
                     break
                 self.state.phase, self.state.ended = self.state.phase + 1, None
@@ -179,14 +177,8 @@ class Run:
                 self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
 
-    def _phase(
-        self,
-        phase: Phase,
-        batches: Batches,
-        start: Start | None,
-        make: Callable[[Callable[[int], float]], TrainStep],
-    ) -> tuple[Result, str]:
-        state = self.state
+    def _phase(self, planned: PlannedPhase) -> tuple[Result, str]:
+        phase, batches, state = planned.phase, planned.batches, self.state
         per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
         total = phase.total_steps(per_epoch)
         per_epoch = LEAST_STEPS if per_epoch is None else per_epoch  # of a stream, whose length nobody knows
@@ -202,10 +194,11 @@ class Run:
         if state.steps == 0:
             state.judged = self._safeguard.samples = judged_samples(batches, total)
             self._judge_start()
-        if start is not None and (choice := start(total)) is not None:
-            self._note_start(phase, choice)
+        keeps = state.phase > 0 and phase.weights is None  # a later phase goes on with the weights that it finds
+        if self.resumed is None and not keeps:  # those of a resumed one are in the checkpoint
+            self._note_start(phase, start_weights(planned, total))
         try:
-            method = make(budget)
+            method = planned.begin(budget)
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)

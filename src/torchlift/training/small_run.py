@@ -17,12 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
 from torchlift.data import Batch, Batches, TensorBatches
-from torchlift.functions.losses import Loss
 from torchlift.networks import Network
 from torchlift.operators.context import map_context
+from torchlift.parallel import Mesh
 from torchlift.training.modules import apply, in_mode, like
-from torchlift.training.options import TrainOptions
-from torchlift.training.phase import Phase
+from torchlift.training.plan import PlannedPhase
 
 #: Steps at most: after six an average of `SweepDescent` has memory of its own.
 STEPS = 6
@@ -54,41 +53,31 @@ class SmallRun:
         persists: whether lifted variables are among what is kept.
     """
 
-    def __init__(
-        self, network: nn.Module, phase: Phase, batches: Batches, loss: Loss, options: TrainOptions | None = None
-    ) -> None:
+    def __init__(self, planned: PlannedPhase) -> None:
+        network, batches = planned.network, planned.batches
         shapes = state_shapes(network, batches.example())
         self.features = max(map(math.prod, (tuple(batches.example().y.shape[1:]), *shapes)))
         self.persists = False
         if COPIES * PRIMES[0] * sum(map(math.prod, shapes)) * batches.example().y.element_size() <= LARGE:
             self.samples = _prime(network, shapes, batches)
-            watched = self._watch(network, phase, batches, loss, options, self.samples, self.samples)
+            watched = self._watch(planned, self.samples, self.samples)
         else:  # two runs on very few samples tell what is fixed and what grows; squares of the batch are small here
             self.samples = 1
-            runs = [self._watch(network, phase, batches, loss, options, n, NEVER) for n in FEW]
+            runs = [self._watch(planned, n, NEVER) for n in FEW]
             watched = [_per_sample(*pair) for pair in zip(*runs, strict=True)]
         self.steps, (self.kept,), self.evaluation = watched
 
-    def _watch(
-        self,
-        network: nn.Module,
-        phase: Phase,
-        batches: Batches,
-        loss: Loss,
-        options: TrainOptions | None,
-        samples: int,
-        divisor: int,
-    ) -> tuple[list[Cost], list[Cost], list[Cost]]:
+    def _watch(self, planned: PlannedPhase, samples: int, divisor: int) -> tuple[list[Cost], list[Cost], list[Cost]]:
         """Costs of the steps, of what is kept after them, and of a forward pass."""
-        twin = copy.deepcopy(network)
-        sample = _sample(batches, samples)
+        phase, twin = planned.phase, copy.deepcopy(planned.network)
+        sample = _sample(planned.batches, samples)
         data = TensorBatches(*sample, batch_size=None if phase.full else samples, like=like(twin))
         if phase.states == "warm":  # what is kept of other batches does not grow with this one
             phase = replace(phase, states="forward", state_dtype=None, state_storage="memory")
         with _untouched_randomness(sample.y), _Ledger(divisor) as ledger:
             method = None
             with suppress(StepFailure):  # a solver that fails needs no more memory than one that does not
-                method = phase.method.init(phase.work(twin, loss, data, _always, 0, options))
+                method = replace(planned, phase=phase, network=twin, batches=data, seed=0, mesh=Mesh()).begin()
                 while method.count < STEPS and ledger.operations < OPERATIONS:
                     method.step()
                 method.publish()
@@ -232,7 +221,3 @@ def _sample(batches: Batches, size: int) -> Batch:
 def _untouched_randomness(like: Tensor) -> Iterator[None]:
     with torch.random.fork_rng([like.device] if like.is_cuda else []):
         yield
-
-
-def _always(count: int) -> float:
-    return 1.0

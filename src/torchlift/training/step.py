@@ -22,6 +22,12 @@ from torchlift.solvers.state import Number
 Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
 
+
+def unlimited(count: int) -> float:
+    """The budget of runs without an end, whose steps stay as long as they are."""
+    return 1.0
+
+
 StateDict = tuple[Mapping[str, Any], dict[str, Number]]
 """Tensors and numbers, by name. On a mesh a `ShardedTensor` stands for one that processes hold slices of."""
 
@@ -85,7 +91,7 @@ class Work:
     network: nn.Module
     loss: Loss
     batches: Batches
-    budget: Budget
+    budget: Budget = unlimited
     seed: int = 0
     full: bool = False
     lifting: Lifting | None = None

@@ -25,6 +25,7 @@ from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, 
 from torchlift.training.metrics import as_metrics
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import default_batch_size
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.short_runs import start_weights
 
 MOST_THREADS = 1024
@@ -104,7 +105,7 @@ class Setup:
         with torch.random.fork_rng(devices=[]):
             batches = self.batches(first)
             total = first.total_steps(1 if first.full else batches.per_epoch)
-            start_weights(network, first, batches, self.loss, self.configuration.training.seed, total=total)
+            start_weights(PlannedPhase(first, network, batches, self.loss, self.configuration.training.seed), total)
         return evaluate(network, held_out.ordered(1000), self.loss, self.metrics)
 
     @torch.no_grad()
@@ -139,7 +140,7 @@ def prepare(configuration: Configuration) -> Setup:
     setup = Setup(configuration, samples, network, phases, loss, metrics, data, validation)
     options = TrainOptions(**objective_terms(training))
     for phase in phases:
-        phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0, options=options))
+        PlannedPhase(phase, network, setup.batches(phase), loss, options=options).check()
     return setup
 
 

@@ -41,6 +41,7 @@ from torchlift.liftings import Conventional
 from torchlift.report.records import Table
 from torchlift.training import BackPropagation, Phase, SweepDescent, TrainOptions, evaluate, train
 from torchlift.training.modules import like
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.short_runs import start_weights
 
 #: Steps by which the time of an AdamW step is measured, and evaluations of a run.
@@ -220,7 +221,7 @@ def run(case: Case, data: Data, seed: int, entry: Entry, seconds: float, every: 
         if entry.start == "ours" and options["weights"] == "keep":
             with clock.stopped():  # `train` checks its data before it looks at the clock
                 batches = as_batches(data.training, batch_size=case.batch_size, seed=seed, like=like(module))
-            start_weights(module, Phase(time_limit=seconds), batches, case.loss, seed)
+            start_weights(PlannedPhase(Phase(time_limit=seconds), module, batches, case.loss, seed))
         left = max(seconds - (clock.now() - begin), 0.05 * seconds)
         result = train(
             module, data.training, loss=case.loss, time_limit=left, seed=seed, callback=look, progress=False, **options
@@ -237,7 +238,7 @@ def budget(case: Case, data: Data) -> tuple[float, float]:
     module = case.build()
     phase = Phase(Conventional(), BackPropagation(partial(_adamw, 1e-3)), batch_size=case.batch_size)
     batches = as_batches(data.training, batch_size=case.batch_size, like=like(module))
-    step = phase.begin(module, case.loss, batches, lambda _: 1.0)
+    step = phase.begin(module, case.loss, batches)
     step.step()
     times = []
     for _ in range(TIMED):

@@ -83,7 +83,7 @@ def peak(phase: Phase, layers: int, samples: int, seed: int, width: int = WIDTH)
     size = phase.batch_size if isinstance(phase.batch_size, int) else None
     batches = as_batches((y, x), batch_size=size, like=network.like)
     with PeakMemory() as memory:
-        method = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed)
+        method = phase.begin(network, SquaredError(), batches, seed=seed)
         for _ in range(STEPS):
             method.step()
     return memory.peak

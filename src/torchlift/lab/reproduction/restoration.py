@@ -137,7 +137,7 @@ def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
     optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
     phase = Phase(Conventional(), optimiser, batch_size="full", weights="keep")
     batches = as_batches((y, x), batch_size=None)
-    return phase.begin(network, SquaredError(), batches, _constant)
+    return phase.begin(network, SquaredError(), batches)
 
 
 def lifted_bregman(network: MLP, images: Images, rate: float, states: str = "input", seed: int = 0) -> TrainStep:
@@ -145,7 +145,7 @@ def lifted_bregman(network: MLP, images: Images, rate: float, states: str = "inp
     solver = LinearisedBCD(ProximalAdam(rate))
     phase = Phase(Bregman(MU), solver, batch_size="full", weights="keep", states=states)
     batches = as_batches((images.y, images.x), batch_size=None)
-    return phase.begin(network, SquaredError(), batches, _constant, seed)
+    return phase.begin(network, SquaredError(), batches, seed=seed)
 
 
 def recommended(
@@ -248,8 +248,3 @@ def measure(network: MLP, images: Images, read: Reader, method: TrainStep) -> Ro
         report = problem.objective.report(problem.y, problem.x, problem.states(method.state.point))
         row |= {"objective": report.total, "gaps": list(report.gaps)}
     return row
-
-
-def _constant(count: int) -> float:
-    """No annealing."""
-    return 1.0

@@ -89,7 +89,7 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
         network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
         y, x = (torch.randn(samples, width, generator=generator) for _ in range(2))
         batches = as_batches((y, x), batch_size=samples, like=network.like)
-        calls[name] = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed).step
+        calls[name] = phase.begin(network, SquaredError(), batches, seed=seed).step
     return calls
 
 
