@@ -20,7 +20,7 @@ from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
 from torchlift.io import load_model
 from torchlift.networks import Network
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.report.plot.training import MEASURES
 from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
 from torchlift.report.records.blocks import network_blocks
@@ -145,7 +145,7 @@ def _pictures(configuration: Configuration, network: Network) -> tuple[list[Figu
         return [], ""
     y, x, context = held_out
     with torch.no_grad():
-        restored = network(y[:SHOWN], map_context(context, lambda tensor: tensor[:SHOWN]))
+        restored = network(y[:SHOWN], select_context(context, slice(SHOWN)))
     rows = {"truth": x[:SHOWN], "input": y[:SHOWN], "network": restored}
     shape = samples.validation.x.shape[1:]
     if any(row[0].numel() != shape.numel() for row in rows.values()) or shape.numel() != shape[-2] * shape[-1]:

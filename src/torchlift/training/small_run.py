@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
 from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.data.base import select_samples
 from torchlift.networks import Network
-from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh
 from torchlift.training.modules import apply, in_mode, like
 from torchlift.training.plan import PlannedPhase
@@ -212,9 +211,7 @@ def _prime(network: nn.Module, states: list[tuple[int, ...]], batches: Batches) 
 def _sample(batches: Batches, size: int) -> Batch:
     """The first samples, again and again if there are too few."""
     first = next(batches.ordered(size))
-    chosen = torch.tensor(list(islice(cycle(range(len(first.y))), size)), device=first.y.device)
-    context = map_context(first.context, lambda tensor: tensor.index_select(0, chosen))
-    return Batch(first.y.index_select(0, chosen), first.x.index_select(0, chosen), context)
+    return select_samples(first, torch.arange(size, device=first.y.device) % len(first.y))
 
 
 @contextmanager

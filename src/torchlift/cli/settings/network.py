@@ -31,7 +31,7 @@ from torchlift.operators import (
     convolutional_dictionary,
     dct_matrix,
 )
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _lista(site: Site, settings: NetworkSettings) -> Network:
         _dictionary(site, settings, H.in_shape, 1 if settings.tied else count + 2, analysis=False),
         count,
         form=settings.form or "ista",
-        context=map_context(context, lambda tensor: tensor[:1]) if coupled else context,
+        context=select_context(context, slice(1)) if coupled else context,
         **_of_unrolled(settings),
     )
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torchlift.core.errors import NotRepresentableError, TorchliftError
 from torchlift.core.solution import StepFailure
 from torchlift.data import Batch
+from torchlift.data.base import select_samples
 from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.networks import Chain, Network
-from torchlift.operators.context import map_context
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.starts.draws import LayerStart
@@ -250,7 +250,7 @@ def _compared(
     """The candidate with the least held-out loss after a short run."""
     assert trial.loss is not None  # or there would be one name only
     held = min(HELD_OUT, len(sample.y) // 5)
-    seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))
+    seen, unseen = select_samples(sample, slice(held, None)), select_samples(sample, slice(held))
     responds = RESPONDS * constant_loss(trial.loss, seen.x, unseen.x) if findings.dead else math.inf
     seed = torch.Generator() if generator is None else generator
     state = seed.get_state()
@@ -367,7 +367,7 @@ def _applied(
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
     if name in ("scaled", "matched"):
         assert trial.loss is not None  # or nobody knows what is far off
-        layers = rescale(network, name, _part(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
+        layers = rescale(network, name, select_samples(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
         return layers if any(layer.way == name for layer in layers) else None
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
@@ -420,7 +420,3 @@ def _layers(network: nn.Module) -> list[str]:
 def _range(y: Tensor) -> tuple[float, float]:
     low, high = float(y.min()), float(y.max())
     return (low, high) if high > low else (low, low + 1.0)
-
-
-def _part(batch: Batch, which: slice) -> Batch:
-    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))

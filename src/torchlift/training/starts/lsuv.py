@@ -31,7 +31,7 @@ from torchlift.networks import Chain, Network
 from torchlift.networks.chain import ChainLayer
 from torchlift.networks.reader import Site
 from torchlift.operators import Context
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.training.starts.draws import LayerStart, clear_bias, weight_of
 
 #: Least share of responses that a rescaled layer has alive, where a spread of at most `WIDEST` permits it.
@@ -109,7 +109,7 @@ def dead_layers(network: Network, y: Tensor, context: Context = None) -> tuple[i
     if len(y) < 2:
         invalid_value("dead_layers inputs", "two samples or more", len(y))
     every = -(-len(y) // SAMPLES)
-    states = network.states(y[::every], map_context(context, lambda tensor: tensor[::every]))
+    states = network.states(y[::every], select_context(context, slice(None, None, every)))
     rows = zip(states.v, network.operators().activations, strict=True)
     return tuple(j for j, (v, activation) in enumerate(rows, start=1) if is_dead(v, activation, activation.dim))
 

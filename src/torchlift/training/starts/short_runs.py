@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchlift.data import Batch, TensorBatches
+from torchlift.data.base import select_samples
 from torchlift.data.recut import join
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
-from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh, on_first, take_over
 from torchlift.training.modules import like
 from torchlift.training.phase import Phase
@@ -138,7 +138,7 @@ class _ShortRuns(Trial):
         if self.phase.full:
             every = next(batches.ordered(batches.samples))
             order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.planned.seed))
-            return _chosen(every, order[:count].to(every.y.device))
+            return select_samples(every, order[:count].to(every.y.device))
         if count <= self.probe:
             return first_samples(batches, count)
         drawn: list[Batch] = []
@@ -146,7 +146,7 @@ class _ShortRuns(Trial):
             if batches.sized and len(drawn) == batches.per_epoch:
                 break
             drawn.append(batches.batch(len(drawn)))
-        return _chosen(join(drawn), slice(count))
+        return select_samples(join(drawn), slice(count))
 
 
 def _seconds(method: TrainStep, count: int) -> float:
@@ -160,7 +160,3 @@ def _seconds(method: TrainStep, count: int) -> float:
 def _inputs_of_a_unit(layer: ChainLayer) -> int:
     weight = weight_of(layer)
     return weight[0].numel()
-
-
-def _chosen(batch: Batch, which: Tensor | slice) -> Batch:
-    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))
