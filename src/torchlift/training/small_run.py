@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
+from torchlift.core.storages import StorageWatch, tensors_in
 from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.data.base import select_samples
 from torchlift.networks import Network
@@ -108,7 +107,7 @@ class SmallRun:
         )
 
 
-class _Ledger(TorchDispatchMode):
+class _Ledger(StorageWatch):
     """Tensors alive that were made inside this context, by how they grow with a batch of `size`, a prime."""
 
     def __init__(self, size: int) -> None:
@@ -116,41 +115,25 @@ class _Ledger(TorchDispatchMode):
         self.size, self.operations = size, 0
         self.alive: Cost = (0, 0, 0)
         self._moments: list[Cost] = []
-        self._known: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to keep the compiler away torch would import it, which takes a second."""
-        return False
 
     def take(self) -> list[Cost]:
         """What was alive after each operation since the last call."""
         moments, self._moments = [*self._moments, self.alive], []
         return moments
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, *kwargs.values()))}
-        result = func(*args, **kwargs)
-        for tensor in _tensors((result,)):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given and storage._cdata not in self._known:
-                self._add(storage)
+    def made(self, size: int) -> None:
+        self.alive = _plus(self.alive, self._cost(size))
+
+    def gone(self, size: int) -> None:
+        self.alive = _minus(self.alive, self._cost(size))
+
+    def operated(self) -> None:
         self._moments.append(self.alive)
         self.operations += 1
-        return result
 
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        size, key = storage.nbytes(), storage._cdata
+    def _cost(self, size: int) -> Cost:
         order = 0 if size % self.size else 1 if size % self.size**2 else 2
-        cost = (size * (order == 0), size * (order == 1), size * (order == 2))
-        self._known.add(key)
-        self.alive = _plus(self.alive, cost)
-        weakref.finalize(storage, self._release, key, cost)
-
-    def _release(self, key: int, cost: Cost) -> None:
-        self._known.discard(key)
-        self.alive = _minus(self.alive, cost)
+        return size * (order == 0), size * (order == 1), size * (order == 2)
 
 
 def _per_sample(two: list[Cost], three: list[Cost]) -> list[Cost]:
@@ -159,15 +142,6 @@ def _per_sample(two: list[Cost], three: list[Cost]) -> list[Cost]:
         two, three = [max(two)], [max(three)]
     pairs = [(a[0], max(b[0] - a[0], 0)) for a, b in zip(two, three, strict=True)]
     return [(cost - FEW[0] * slope, slope, 0) for cost, slope in pairs]
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors among arguments or results of an operation."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _plus(one: Cost, other: Cost) -> Cost:
@@ -186,7 +160,7 @@ def state_shapes(network: nn.Module, example: Batch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        shapes.extend(tuple(tensor.shape[1:]) for tensor in _tensors((output,)) if tensor.ndim)
+        shapes.extend(tuple(tensor.shape[1:]) for tensor in tensors_in((output,)) if tensor.ndim)
 
     leaves = [module for module in network.modules() if not list(module.children())]
     handles = [module.register_forward_hook(hook) for module in leaves]
