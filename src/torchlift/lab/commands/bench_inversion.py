@@ -14,8 +14,7 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
-from torchlift.core.errors import did_you_mean, invalid_value
+from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.lab.benchmarks import inversion
 from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
 from torchlift.report.records import Curves, Series
@@ -49,7 +48,7 @@ class BenchInversion(Command):
     """A few steps with a hardly trained autoencoder, to see that everything runs; its numbers mean nothing."""
 
     def collect(self) -> Record:
-        families = self._check_families()
+        families = [check_choice("bench inversion", name, FAMILIES) for name in self.families] or list(FAMILIES)
         torch.set_num_threads(check_size("threads", self.threads))
         scale = self._scale()
         record: Record = {"threads": torch.get_num_threads(), "tiny": self.tiny, "scale": asdict(scale)}
@@ -66,13 +65,6 @@ class BenchInversion(Command):
                     row for name, case in cases for row in inversion.other(name, case, scale, status.update)
                 ]
         return record
-
-    def _check_families(self) -> list[str]:
-        for name in self.families:
-            if name not in FAMILIES:
-                hint = did_you_mean(name, FAMILIES)
-                invalid_value("bench inversion", f"families among {', '.join(FAMILIES)}", repr(name), hint)
-        return list(self.families or FAMILIES)
 
     def _scale(self) -> inversion.Scale:
         if self.tiny:
