@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from torchlift.liftings import Lifting
 from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
 from torchlift.solvers.state import Number
+
+T = TypeVar("T")
 
 Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
@@ -200,6 +202,6 @@ def load_snapshot(network: nn.Module, values: Mapping[str, Tensor]) -> None:
         tensor.copy_(values[name])
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def under(named: Mapping[str, T], prefix: str) -> dict[str, T]:
     """Those whose names go on after the prefix, without it."""
-    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+    return {name.removeprefix(prefix): named[name] for name in named if name.startswith(prefix)}
