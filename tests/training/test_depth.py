@@ -48,7 +48,7 @@ def test_all_layers_of_a_deep_network_learn(build: type[nn.Module], right: float
     torch.manual_seed(0)
     digits, model = load_digits("train"), build()
     data = digits.images.flatten(1), digits.labels
-    start_weights(PlannedPhase(Phase(steps=STEPS), model, as_batches(data, batch_size=100), CrossEntropy()), STEPS)
+    start_weights(PlannedPhase(Phase(steps=STEPS), model, as_batches(data, batch_size=100), CrossEntropy()))
     first = [copy.deepcopy(layer.state_dict()) for layer in model.modules() if isinstance(layer, nn.Linear)]
     tl.train(model, data, steps=STEPS, batch_size=100, weights="keep")
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

@@ -193,7 +193,7 @@ class TestChoice:
         tl.train(network, flat, steps=100, progress=False)
         given = parameters(network)
         batches = TensorBatches(*flat, batch_size=50)
-        choice = start_weights(PlannedPhase(Phase(steps=100), network, batches, SquaredError()), 100)
+        choice = start_weights(PlannedPhase(Phase(steps=100), network, batches, SquaredError()))
         assert not choice.changed and same(given, parameters(network))
 
     @pytest.mark.parametrize("threshold", [0.2, 0.5])
@@ -223,7 +223,7 @@ class TestChoice:
         flat = noisy[0].flatten(1), noisy[1].flatten(1)
         batches = TensorBatches(*flat, batch_size=50)
         network = mlp([64] * 6, tl.SoftThreshold(0.3))
-        start_weights(PlannedPhase(Phase(steps=200), network, batches, SquaredError()), 200)
+        start_weights(PlannedPhase(Phase(steps=200), network, batches, SquaredError()))
         assert 0 < len(made) <= PART * 200
 
     def test_the_same_twice_and_on_after_a_break(self, noisy: tuple[Tensor, Tensor], tmp_path: Path) -> None:

@@ -23,17 +23,16 @@ def plan(setup: Setup) -> Record:
     network, samples, held_out = setup.network, setup.samples, setup.held_out()
     phases = []
     for phase in setup.phases:
-        batches = setup.batches(phase)
-        per_epoch = 1 if phase.full else batches.per_epoch
-        memory = plan_memory(network, phase, batches, setup.loss, validation=held_out)
+        planned = setup.planned(phase)
+        memory = plan_memory(planned, held_out)
         phases.append(
             {
                 "name": phase.title,
                 "lifting": None if phase.lifting is None else repr(phase.lifting),
                 "solver": repr(phase.method),
-                "batch_size": batches.batch_size,
-                "steps_per_epoch": per_epoch,
-                "steps": phase.total_steps(per_epoch),
+                "batch_size": planned.batches.batch_size,
+                "steps_per_epoch": planned.per_epoch,
+                "steps": planned.total_steps,
                 "time_limit": phase.time_limit,
                 "memory": dict(memory.rows),
             }

@@ -16,7 +16,6 @@ from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import Batches, TensorBatches
 from torchlift.data.drawn import DrawnBatches
-from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.engine import Layout
@@ -78,9 +77,7 @@ class MemoryPlan:
         return "\n".join(f"{name:<25}{format_bytes(size):>8}" for name, size in self.rows)
 
 
-def plan_memory(
-    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
-) -> MemoryPlan:
+def plan_memory(planned: PlannedPhase, validation: Batches | None = None) -> MemoryPlan:
     """The memory of a phase, from a few steps of its own solver on a copy of the network and some 30 samples.
 
     Every tensor of that small run counts as fixed, or as growing with the
@@ -89,9 +86,10 @@ def plan_memory(
     libraries use inside one operation is not seen.
 
     Arguments:
-        network, phase, batches, loss, validation: what is to be trained, how, and on which data.
+        planned: what is to be trained, how, and on which data.
+        validation: data for evaluations.
     """
-    return _plans(PlannedPhase(phase, network, batches, loss), validation)(batches.batch_size)
+    return _plans(planned, validation)(planned.batches.batch_size)
 
 
 def check_memory(

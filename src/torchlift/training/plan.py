@@ -36,6 +36,16 @@ class PlannedPhase:
     options: TrainOptions = field(default_factory=TrainOptions)
     mesh: Mesh = field(default_factory=Mesh)
 
+    @property
+    def per_epoch(self) -> int | None:
+        """Steps of an epoch; None for a stream, whose length nobody knows."""
+        return 1 if self.phase.full else self.batches.per_epoch if self.batches.sized else None
+
+    @property
+    def total_steps(self) -> int | None:
+        """None where only time ends the phase."""
+        return self.phase.total_steps(self.per_epoch)
+
     def work(self, budget: Budget = unlimited) -> Work:
         """What the method is put to work on."""
         return self.phase.work(self.network, self.loss, self.batches, budget, self.seed, self.options, self.mesh)

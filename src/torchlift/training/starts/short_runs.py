@@ -35,24 +35,24 @@ FIT_COST, OUTPUT_COST = 2, 0.5
 FEWEST, MOST, LONGEST, MEASURED = 50, 5000, 50, 3
 
 
-def start_weights(planned: PlannedPhase, total: int | None = None) -> Choice:
+def start_weights(planned: PlannedPhase) -> Choice:
     """Set the weights as the phase asks for; by default to the best start, see `choose`.
 
-    The comparison uses at most a tenth of the budget: of the `total` steps, or of
-    the time limit. Frozen parameters, and Conventional() as the lifting, keep the
+    The comparison uses at most a tenth of the budget: of the steps, or of the
+    time limit. Frozen parameters, and Conventional() as the lifting, keep the
     given weights. On a mesh rank 0 decides: times and rounding differ between processes.
     """
     network, mesh = planned.network, planned.mesh
     plain = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for every probe
     planned = replace(planned, network=plain)
     if mesh.size == 1:
-        return _set_weights(planned, total)
-    choice = on_first(mesh, lambda: _set_weights(planned, total))
+        return _set_weights(planned)
+    choice = on_first(mesh, lambda: _set_weights(planned))
     take_over(mesh, plain)
     return Choice(**json.loads(mesh.texts(json.dumps(None if choice is None else choice.summary()))[0]))
 
 
-def _set_weights(planned: PlannedPhase, total: int | None) -> Choice:
+def _set_weights(planned: PlannedPhase) -> Choice:
     network, phase, batches, loss, seed = planned.network, planned.phase, planned.batches, planned.loss, planned.seed
     if phase.weights is not None and phase.weights != "keep":
         y, x, _ = next(batches.ordered(batches.samples))
@@ -63,7 +63,7 @@ def _set_weights(planned: PlannedPhase, total: int | None) -> Choice:
     if not chooses(phase) or not all(parameter.requires_grad for parameter in network.parameters()):
         return Choice(AS_GIVEN, "as asked")
     with torch.random.fork_rng(devices=()):
-        trial = _ShortRuns(planned, total)
+        trial = _ShortRuns(planned)
         return choose(network, trial, torch.Generator().manual_seed(seed))
 
 
@@ -76,14 +76,14 @@ def chooses(phase: Phase) -> bool:
 class _ShortRuns(Trial):
     """Starts are compared after a few steps of the phase's own method, on samples of the training data."""
 
-    def __init__(self, planned: PlannedPhase, total: int | None) -> None:
-        super().__init__(self._draw, planned.loss, probe=judged_samples(planned.batches, total))
-        self.planned, self.phase, self.batches, self.total = planned, planned.phase, planned.batches, total
+    def __init__(self, planned: PlannedPhase) -> None:
+        super().__init__(self._draw, planned.loss, probe=judged_samples(planned.batches, planned.total_steps))
+        self.planned, self.phase, self.batches = planned, planned.phase, planned.batches
 
     @cached_property
     def steps(self) -> int:
         """Steps of the whole phase; where only time ends it, by the time that some of them take."""
-        total, limit = self.total, self.phase.time_limit
+        total, limit = self.planned.total_steps, self.phase.time_limit
         if limit is None:
             return 0 if total is None else total
         method = self._method(copy.deepcopy(self.planned.network), self._draw(self.batches.batch_size))
