@@ -20,7 +20,7 @@ from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.networks import Chain, Network
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.modules import apply, in_mode
-from torchlift.training.starts.draws import LayerStart
+from torchlift.training.starts.draws import LayerStart, weighted
 from torchlift.training.starts.identity import identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.starts.lsuv import dead_layers, lsuv
@@ -413,7 +413,7 @@ def _kept(network: nn.Module, why: str) -> Choice:
 def _layers(network: nn.Module) -> list[str]:
     """Names of the affine layers."""
     if isinstance(network, Chain):
-        return [str(layer.name) for layer in network.layers() if layer.name is not None]
+        return list(weighted(network.layers()))
     return [name for name, part in network.named_modules() if type(part) in AFFINE]
 
 

@@ -24,7 +24,7 @@ from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredErro
 from torchlift.networks import Chain, Network
 from torchlift.training.modules import like
 from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
-from torchlift.training.starts.draws import DRAWS, LayerStart
+from torchlift.training.starts.draws import DRAWS, LayerStart, weighted
 from torchlift.training.starts.identity import Range, identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.starts.lsuv import lsuv
@@ -207,10 +207,10 @@ def _set(
             return identity_fit(network, _range(network, sample.y), sample, strength, generator)
     draw, usual = DRAWS[method]
     factor = usual if gain is None else check_positive("initialise_weights gain", gain)
-    layers = [layer for layer in network.layers() if layer.name is not None]
-    for layer in layers:
+    layers = weighted(network.layers())
+    for layer in layers.values():
         draw(layer, factor, generator)
-    return tuple(LayerStart(str(layer.name), method) for layer in layers)
+    return tuple(LayerStart(name, method) for name in layers)
 
 
 def _by_data(

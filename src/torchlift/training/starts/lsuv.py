@@ -19,7 +19,7 @@ ReLU and by up to 3 otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -28,11 +28,9 @@ from torch import Tensor
 from torchlift.core.checks import check_batch, check_finite
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.networks import Chain, Network
-from torchlift.networks.chain import ChainLayer
-from torchlift.networks.reader import Site
 from torchlift.operators import Context
 from torchlift.operators.context import select_context
-from torchlift.training.starts.draws import LayerStart, clear_bias, weight_of
+from torchlift.training.starts.draws import LayerStart, clear_bias, last_weighted, weight_of, weighted
 
 #: Least share of responses that a rescaled layer has alive, where a spread of at most `WIDEST` permits it.
 ALIVE, WIDEST = 0.3, 2.0**10
@@ -73,7 +71,8 @@ def lsuv(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
     starts: dict[str, LayerStart] = {}
     u, z = [y], []
     for j, site in enumerate(network.sites):
-        last = _last(layers, site)
+        # sums of several terms stay as they are
+        last = last_weighted(layers, site.reads[0][1]) if len(site.reads) == 1 else None
         if last is not None and last.name is not None and last.name not in starts:
             clear_bias(last)
             where, v = f"layer {j + 1} ({last.name})", network.operators().pre_activation(j, u)
@@ -86,8 +85,7 @@ def lsuv(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
         form = network.operators()  # anew: sums of biases are made when it is built
         z.append(site.activation(form.pre_activation(j, u)))
         u.append(form.couple(j, u, z))
-    names = [layer.name for layer in layers if layer.name is not None]
-    return tuple(starts.get(name, LayerStart(name, "kept")) for name in names)
+    return tuple(starts.get(name, LayerStart(name, "kept")) for name in weighted(layers))
 
 
 @torch.no_grad()
@@ -121,13 +119,6 @@ def is_dead(v: Tensor, activation: Callable[[Tensor], Tensor], dim: int | None =
     size = _rms(v)
     still = size == 0 or _rms(v - v.mean(0)) < STILL * size
     return still or _alive(activation, dim, v, EPSILON * size) < 1 - DEAD
-
-
-def _last(layers: Sequence[ChainLayer], site: Site) -> ChainLayer | None:
-    """The last map with weights of a row with one term; None for sums."""
-    if len(site.reads) > 1:
-        return None
-    return next((layers[k] for k in reversed(site.reads[0][1].layers) if layers[k].name is not None), None)
 
 
 class Rescaling(NamedTuple):

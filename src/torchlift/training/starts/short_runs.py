@@ -22,7 +22,7 @@ from torchlift.training.phase import Phase
 from torchlift.training.plan import PlannedPhase
 from torchlift.training.safeguard import first_samples, judged_samples
 from torchlift.training.starts.choose import AS_GIVEN, Choice, Trial, choose
-from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.draws import weight_of, weighted
 from torchlift.training.starts.initialise import initialise_weights, looks_at_loss
 from torchlift.training.step import TrainStep
 
@@ -95,13 +95,13 @@ class _ShortRuns(Trial):
 
     def samples(self, chain: Chain) -> int:
         """What half a tenth of the steps affords: fits of n inputs cost as much as S + n/3 samples with a factor."""
-        inputs = max((_inputs_of_a_unit(layer) for layer in chain.layers() if layer.name is not None), default=0)
+        inputs = max(map(_inputs_of_a_unit, weighted(chain.layers()).values()), default=0)
         affordable = int(self.affordable / FIT_COST - inputs / 3)
         return min(affordable, MOST) if affordable >= FEWEST else 0
 
     def output_samples(self, chain: Chain) -> int:
         """The same for a dense output layer alone; a convolution is fitted on patches, of which there are many."""
-        weight = weight_of(next(layer for layer in reversed(chain.layers()) if layer.name is not None))
+        weight = weight_of(next(reversed(weighted(chain.layers()).values())))
         if weight.ndim > 3:
             return self.samples(chain)
         return max(min(int(self.affordable / OUTPUT_COST - weight[0].numel() / 3), MOST), self.samples(chain))
