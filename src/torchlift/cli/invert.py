@@ -23,7 +23,7 @@ from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import read_batch, read_model, write_pictures
 from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.tables import facts
-from torchlift.core.checks import check_device, check_positive, check_size
+from torchlift.core.checks import check_device, check_interval, check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.progress import Progress
@@ -137,10 +137,10 @@ class Invert(Command):
         check_size("--seed", self.seed, minimum=0)
         if self.start is not None and self.decoder is not None:
             invalid_value("invert", "--start or --decoder", "both")
-        if self.interval is not None and not 0 < self.interval < 1:
-            invalid_value("interval", "a number between 0 and 1", self.interval)
-        if self.interval is not None and self.out is None:
-            invalid_value("interval", "--out for the files", "none")
+        if self.interval is not None:
+            check_interval("interval", self.interval, "(0, 1)")
+            if self.out is None:
+                invalid_value("interval", "--out for the files", "none")
         self._weight()  # before anything is read
         if self.weight in ("sure", "discrepancy") and self.noise_level is None:
             hint = "lcurve needs none."

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_like, check_number, check_positive
+from torchlift.core.checks import check_batch, check_interval, check_like, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
 from torchlift.inversion.linearised import Linearised
@@ -104,8 +104,7 @@ def make_interval(
     problem: InversionProblem, x: Tensor, level: float, noise_level: float | None, calibration: Calibration | None
 ) -> Interval:
     """x ± factor·deviation, inside the constraints of the prior."""
-    if not 0 < check_number("interval level", level) < 1:
-        invalid_value("interval level", "a number between 0 and 1", level)
+    check_interval("interval level", level, "(0, 1)")
     deviation = posterior_deviation(problem, x, noise_level)
     normal = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
     factor = normal if calibration is None else calibration.factor(level)

@@ -19,6 +19,7 @@ from torchlift.core.checks import (
     Shape,
     check_batch,
     check_finite,
+    check_instance,
     check_like,
     check_number,
     check_positive,
@@ -212,9 +213,7 @@ def _check_output(name: str, network: Network, y: object) -> Tensor:
 
 def check_start(network: Network | Joint, y: Tensor, start: object, anchor: object) -> tuple[Tensor, float]:
     """The start, zeros by default, and the strength of the anchor."""
-    strength = 0.0 if anchor is None else check_number("invert anchor", anchor)
-    if strength < 0:
-        invalid_value("invert anchor", "a number >= 0", anchor)
+    strength = 0.0 if anchor is None else check_number("invert anchor", anchor, minimum=0)
     if start is None:
         if strength:
             invalid_value("invert anchor", "a start to be anchored at", "start=None", "Pass start=decoder(y).")
@@ -229,8 +228,7 @@ def check_loss(loss: object, y: Tensor, algorithm: Algorithm, lifted: bool) -> L
     """L, the squared error by default, and the only one that lifted algorithms know."""
     if loss is None:
         return SquaredError()
-    if not isinstance(loss, Loss):
-        invalid_type("invert loss", "a loss", loss, "Try torchlift.losses.Huber(0.1).")
+    loss = check_instance("invert loss", loss, Loss, "a loss", "Try torchlift.losses.Huber(0.1).")
     if lifted and not isinstance(loss, SquaredError):
         hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
         invalid_value(f"invert loss with {type(algorithm).__name__}", "the squared error", type(loss).__name__, hint)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.signatures import explain
@@ -162,11 +162,9 @@ class GradientMethod(TrainMethod):
             invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
         if self.anneal not in ("cosine", "linear", "constant", None):
             invalid_value(f"{name} anneal", "'cosine', 'linear', 'constant' or None", repr(self.anneal))
-        if not isinstance(self.centring, bool):
-            invalid_type(f"{name} centring", "True or False", self.centring)
+        check_instance(f"{name} centring", self.centring, bool, "True or False")
         check_size(f"{name} stages", self.stages)
-        if not isinstance(self.recompute, bool):
-            invalid_type(f"{name} recompute", "True or False", self.recompute)
+        check_instance(f"{name} recompute", self.recompute, bool, "True or False")
 
     @property
     def title(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from torchlift.core.checks import check_number, check_positive, check_size
+from torchlift.core.checks import check_instance, check_number, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.regularisers import Regulariser
 from torchlift.objective.objective import CoordinateKind
@@ -40,14 +40,12 @@ class RunOptions:
             if getattr(self, name) is not None:
                 check_size(f"train {name}", getattr(self, name))
         for name in ("tolerance", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and check_number(f"train {name}", value) < 0:
-                invalid_value(f"train {name}", "a number >= 0", value)
+            if getattr(self, name) is not None:
+                check_number(f"train {name}", getattr(self, name), minimum=0)
         if self.memory_limit is not None:
             check_positive("train memory_limit", self.memory_limit)
         check_size("train keep", self.keep)
-        if not isinstance(self.tensorboard, bool):
-            invalid_type("train tensorboard", "True or False", self.tensorboard)
+        check_instance("train tensorboard", self.tensorboard, bool, "True or False")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
@@ -125,8 +125,7 @@ def train(
     options = _options(options)
     check_size("train seed", seed, minimum=0)
     for name, flag in (("resume", resume), ("progress", progress)):
-        if not isinstance(flag, bool):
-            invalid_type(f"train {name}", "True or False", flag)
+        check_instance(f"train {name}", flag, bool, "True or False")
     _check_network(network)
     _check_callback(callback)
     mesh = as_mesh(options.mesh)
@@ -206,14 +205,12 @@ def train(
 def _options(options: object) -> TrainOptions:
     if options is None:
         return TrainOptions()
-    if not isinstance(options, TrainOptions):
-        invalid_type("train options", "TrainOptions(...)", options, "Try options=TrainOptions(patience=5).")
+    check_instance("train options", options, TrainOptions, "TrainOptions(...)", "Try options=TrainOptions(patience=5).")
     return options
 
 
 def _check_network(network: object) -> None:
-    if not isinstance(network, nn.Module):
-        invalid_type("train network", "an nn.Module", network)
+    network = check_instance("train network", network, nn.Module, "an nn.Module")
     if isinstance(network, torch.jit.ScriptModule):
         hint = "Train the module that it was made of, and script that afterwards."
         invalid_type("train network", "a module whose layers can be looked at", network, hint)

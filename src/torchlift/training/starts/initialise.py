@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchlift.core.checks import (
     check_batch,
     check_finite,
+    check_instance,
     check_like,
     check_number,
     check_positive,
@@ -233,8 +234,7 @@ def _by_data(
 
 
 def _check_network(network: object) -> None:
-    if not isinstance(network, nn.Module):
-        invalid_type("initialise_weights network", "an nn.Module", network)
+    network = check_instance("initialise_weights network", network, nn.Module, "an nn.Module")
     frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     if frozen:
         hint = "Initialise before freezing, or call `.requires_grad_()`."
@@ -242,8 +242,7 @@ def _check_network(network: object) -> None:
 
 
 def _check_method(how: object) -> str:
-    if not isinstance(how, str):
-        invalid_type("initialise_weights how", "a name such as 'layer-wise'", how)
+    how = check_instance("initialise_weights how", how, str, "a name such as 'layer-wise'")
     method = ALIASES.get(how, how)
     if method not in METHODS:
         names = [*METHODS, *ALIASES]
@@ -284,8 +283,7 @@ def _sample(
 
 
 def _check_pair(network: nn.Module, y: Tensor, x: object, loss: LossLike | None) -> Loss:
-    if not isinstance(x, Tensor):
-        invalid_type("initialise_weights data, targets", "a torch.Tensor", x, "Try torch.as_tensor(targets).")
+    x = check_instance("initialise_weights data, targets", x, Tensor, "a torch.Tensor", "Try torch.as_tensor(targets).")
     if loss is None:
         loss = SquaredError() if x.is_floating_point() else CrossEntropy()
     loss = as_loss("initialise_weights loss", loss, x)

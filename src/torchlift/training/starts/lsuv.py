@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_finite
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_batch, check_finite, check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.networks import Chain, Network
 from torchlift.operators import Context
 from torchlift.operators.context import select_context
@@ -101,8 +101,7 @@ def dead_layers(network: Network, y: Tensor, context: Context = None) -> tuple[i
         y: two or more inputs; a larger batch is thinned out evenly.
         context: what the network's operators need to know of each sample.
     """
-    if not isinstance(network, Network):
-        invalid_type("dead_layers network", "a Network", network, "Lift it: lift(nn.Sequential(...)).")
+    check_instance("dead_layers network", network, Network, "a Network", "Lift it: lift(nn.Sequential(...)).")
     y = check_finite("dead_layers inputs", check_batch("dead_layers inputs", y, network.in_shape))
     if len(y) < 2:
         invalid_value("dead_layers inputs", "two samples or more", len(y))
