@@ -21,9 +21,8 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import read_batch, read_model, write_pictures
-from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.tables import facts
-from torchlift.core.checks import check_device, check_interval, check_positive, check_size
+from torchlift.core.checks import check_choice, check_device, check_interval, check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.progress import Progress

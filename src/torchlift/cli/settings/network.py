@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from torchlift import networks
 from torchlift.cli.settings.data import Samples
-from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.own_code import call_named, reason
-from torchlift.core.checks import Shape, check_number, check_positive, check_size
+from torchlift.core.checks import Shape, check_choice, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
 from torchlift.core.memory import available_memory, format_bytes
 from torchlift.networks import Network

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 
 Cell = str | float | int | bool | None
@@ -39,8 +40,7 @@ class Claim:
     source: Literal["paper", "torchlift"] = "paper"
 
     def __post_init__(self) -> None:
-        if self.outcome not in OUTCOMES:
-            invalid_value("Claim outcome", f"one of {', '.join(OUTCOMES)}", repr(self.outcome))
+        check_choice("Claim outcome", self.outcome, OUTCOMES)
 
     @staticmethod
     def of(statement: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Claim:

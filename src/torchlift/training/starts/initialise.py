@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import (
     check_batch,
+    check_choice,
     check_finite,
     check_instance,
     check_like,
@@ -243,13 +243,8 @@ def _check_network(network: object) -> None:
 
 def _check_method(how: object) -> str:
     how = check_instance("initialise_weights how", how, str, "a name such as 'layer-wise'")
-    method = ALIASES.get(how, how)
-    if method not in METHODS:
-        names = [*METHODS, *ALIASES]
-        candidates = difflib.get_close_matches(how.lower().replace("_", "-"), names, n=1, cutoff=0.4)
-        hint = f"Did you mean {candidates[0]!r}?" if candidates else ""
-        invalid_value("initialise_weights how", f"one of {', '.join(map(repr, METHODS))}", repr(how), hint)
-    return method
+    check_choice("initialise_weights how", how, (*METHODS, *ALIASES))
+    return ALIASES.get(how, how)
 
 
 def _range(network: Chain, data: Data | None) -> Range:
