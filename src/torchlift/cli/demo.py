@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from torchlift import report
 from torchlift.cli.command import Command, Record
+from torchlift.cli.pictures import compared
 from torchlift.cli.tables import shown
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import DataError, message
@@ -433,9 +434,6 @@ def _curves(trainings: Mapping[str, Training]) -> records.Curves:
 
 def _pictures(name: str, title: str, part: Part) -> records.Pictures:
     """The first images; digits may come as vectors."""
-    rows = {"clean": part.truth, **part.images}
+    rows = {label: batch[:SHOWN] for label, batch in {"clean": part.truth, **part.images}.items()}
     colours = part.truth.ndim == 4 and part.truth.shape[1] == 3
-    rows = {label: batch[:SHOWN] if colours else batch[:SHOWN].reshape(-1, *IMAGE[1:]) for label, batch in rows.items()}
-    quality = {label: psnr(batch, rows["clean"]) for label, batch in rows.items() if label != "clean"}
-    captions = {label: [f"{value:.1f} dB" for value in values.tolist()] for label, values in quality.items()}
-    return records.Pictures(name, title, rows, captions, truth="clean")
+    return compared(name, title, rows, "clean", tuple(part.truth.shape[1:]) if colours else IMAGE[1:])

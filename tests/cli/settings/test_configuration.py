@@ -46,7 +46,10 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("[network]\nactivaton = 'relu'", "run.toml: [network]: expected the keys"),
         ("[network]\nactivaton = 'relu'", "got 'activaton'. Did you mean 'activation'?"),
-        ("[netwrok]\nkind = 'MLP'", "section: expected one of 'data', 'network', 'training', 'phase', got 'netwrok'. Did you"),
+        (
+            "[netwrok]\nkind = 'MLP'",
+            "section: expected one of 'data', 'network', 'training', 'phase', got 'netwrok'. Did you",
+        ),
         ("[network]\nlr = 0.1", "got 'lr'. It belongs to [training]."),
         ("[[phase]]\nepoch = 1", "[[phase]] 1: expected the keys"),
         ("[[phase]]\nseed = 1", "It belongs to [training]."),

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from torchlift.cli.pictures import compared
 from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
@@ -107,14 +108,8 @@ def remaining(runs: Sequence[Outcome]) -> str:
 
 def pictures(name: str, title: str, rows: Mapping[str, Tensor], truth: str) -> Pictures:
     """Rows of square images, each with its PSNR to the row `truth` below it."""
-    captions = {
-        label: [f"{value:.1f} dB" for value in psnr(images, rows[truth]).tolist()]
-        for label, images in rows.items()
-        if label != truth
-    }
     side = math.isqrt(rows[truth][0].numel())
-    squares = {label: images.reshape(-1, side, side) for label, images in rows.items()}
-    return Pictures(name, title, squares, captions, truth, note="PSNR under each image.")
+    return compared(name, title, rows, truth, (side, side), note="PSNR under each image.")
 
 
 @torch.no_grad()
