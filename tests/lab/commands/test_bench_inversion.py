@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torchlift.cli.app import run
-from torchlift.lab.commands.bench_inversion import _ahead, gains
+from torchlift.lab.commands.bench_inversion import _lines, gains
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,10 @@ def test_ours_are_compared_with_the_best_baseline() -> None:
         {"name": "L-BFGS", "gain": [2.5, 0.1], "baseline": True},
         {"name": "default", "gain": [2.4, 0.1], "baseline": False},
     ]
-    assert [_ahead({"contestants": cells}, cell) for cell in cells] == ["", "", "-0.10"]
+    row = {"level": 0.1, "noise": 0.3, "decoder": [20.0, 0.1], "clamped decoder": [0.5, 0.1], "contestants": cells}
+    decoder, clamped, *others = _lines(row)
+    assert (decoder["psnr"][0], clamped["gain"][0]) == (20.0, 0.5)
+    assert [line["ahead"] for line in others] == [None, None, pytest.approx(-0.1)]
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,9 @@ class BenchLeague(Command):
             return
         for result in record["records"]:
             title = f"{result['case']}, seed {result['seed']}, {result['seconds']:.1f} s"
-            columns = {"method": "", "start": "", result["metric"]: ".2f", "steps": ""}
-            columns |= {"seconds to the best baseline's end": ".1f"}
-            names = ("method", "start", "report", "steps", "to target")
-            rows = [[row[name] for name in names] for row in standings(result)]
-            console.print(shown(Table.of("standings", title, columns, rows)))
+            columns = {"method": ("method", ""), "start": ("start", ""), result["metric"]: ("report", ".2f")}
+            columns |= {"steps": ("steps", ""), "seconds to the best baseline's end": ("to target", ".1f")}
+            console.print(shown(Table.of_records("standings", title, columns, standings(result))))
         factors = ", ".join(f"{factor:g}" for factor in FACTORS)
         console.print(f"\nShare of cases that reach the best baseline's end within {factors} times the least time:")
         for name, shares in profiles(record["records"]).items():
