@@ -15,7 +15,7 @@ from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
 from torchlift.parallel import Mesh, of_first
 from torchlift.training.metrics import Metric, evaluate
-from torchlift.training.starts.choose import hand_on
+from torchlift.training.starts.chains import hand_on
 from torchlift.training.step import load_snapshot, snapshot
 
 #: Training samples by which weights are judged where there are no validation data, at least and at most, and the part

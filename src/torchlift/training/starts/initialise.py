@@ -24,7 +24,8 @@ from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
 from torchlift.training.modules import like
-from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
+from torchlift.training.starts.chains import twin, unchanged_if_refused
+from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale
 from torchlift.training.starts.draws import DRAWS, LayerStart, weighted
 from torchlift.training.starts.identity import Range, identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
