@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.tensors import Factor, Point
+from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.objective.engine import States
 from torchlift.objective.objective import Objective
-from torchlift.objective.problem import Split, TrainingProblem, copy_into
+from torchlift.objective.problem import Split, TrainingProblem
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 from torchlift.prox.base import is_trained, tensors_of, with_tensors

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_choice, check_instance, check_like, check_positive
 from torchlift.core.errors import invalid_value
+from torchlift.core.tensors import copy_into
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Classical, Lifting
@@ -218,8 +219,7 @@ class Objective:
         result = z.clone()
         layers = [layer.to(self._dtype(layer)) for layer in z]
         moved = self.prox_layers(range(len(z)), layers, [step] * len(z))
-        for slot, layer in zip(result, moved, strict=True):
-            slot.copy_(layer)
+        copy_into(moved, result)
         return result
 
     def prox_layers(

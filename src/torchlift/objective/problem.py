@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
-from torchlift.core.tensors import Factor, Point
+from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.networks import Network
 from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
 from torchlift.objective.coordinates import Coordinates
@@ -305,13 +305,6 @@ class NetworkParameters:
 
     def _targets(self) -> list[Tensor]:
         return [p for p in self.network.parameters() if p.requires_grad]
-
-
-@torch.no_grad()
-def copy_into(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    """Write tensors over others, one by one."""
-    for tensor, target in zip(tensors, targets, strict=True):
-        target.copy_(tensor)
 
 
 def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.errors import NotRepresentableError, TorchliftError
+from torchlift.core.tensors import copy_into
 from torchlift.data import Batch
 from torchlift.networks import Chain, Network
 from torchlift.training.starts.identity import Range, identity_start
@@ -34,9 +35,7 @@ def unchanged_if_refused(network: nn.Module) -> Iterator[None]:
     try:
         yield
     except TorchliftError:
-        with torch.no_grad():
-            for parameter, value in zip(network.parameters(), before, strict=True):
-                parameter.copy_(value)
+        copy_into(before, network.parameters())
         raise
 
 

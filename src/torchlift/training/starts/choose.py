@@ -13,6 +13,7 @@ from torch import nn
 
 from torchlift.core.errors import TorchliftError
 from torchlift.core.solution import StepFailure
+from torchlift.core.tensors import copy_into
 from torchlift.data import Batch
 from torchlift.data.base import select_samples
 from torchlift.functions.losses import CrossEntropy, Loss
@@ -273,9 +274,7 @@ def _compared(
             best = _Start(name, losses[name], start, layers)
     if best is None:
         return _kept(network, "no other start applies")
-    with torch.no_grad():
-        for own, chosen in zip(network.parameters(), best.network.parameters(), strict=True):
-            own.copy_(chosen)
+    copy_into(best.network.parameters(), network.parameters())
     why = "held-out loss " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses.items())
     return Choice(best.name, why if findings.poor and not findings.dead else f"{findings.reason}; {why}",
                   losses, best.layers)  # fmt: skip
