@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import nn
 
@@ -36,12 +37,12 @@ class PlannedPhase:
     options: TrainOptions = field(default_factory=TrainOptions)
     mesh: Mesh = field(default_factory=Mesh)
 
-    @property
+    @cached_property
     def per_epoch(self) -> int | None:
-        """Steps of an epoch; None for a stream, whose length nobody knows."""
+        """Steps of an epoch; None for a stream whose length nobody knew when it was first asked for."""
         return 1 if self.phase.full else self.batches.per_epoch if self.batches.sized else None
 
-    @property
+    @cached_property
     def total_steps(self) -> int | None:
         """None where only time ends the phase."""
         return self.phase.total_steps(self.per_epoch)

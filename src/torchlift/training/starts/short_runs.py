@@ -44,7 +44,7 @@ def start_weights(planned: PlannedPhase) -> Choice:
     """
     network, mesh = planned.network, planned.mesh
     plain = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for every probe
-    planned = replace(planned, network=plain)
+    planned = planned if plain is network else replace(planned, network=plain)
     if mesh.size == 1:
         return _set_weights(planned)
     choice = on_first(mesh, lambda: _set_weights(planned))
