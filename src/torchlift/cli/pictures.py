@@ -26,4 +26,4 @@ def compared(
     images = {label: batch.reshape(-1, *shape) for label, batch in rows.items()}
     quality = {label: psnr(batch, images[truth]) for label, batch in images.items() if label != truth}
     captions = {label: [f"{value:.1f} dB" for value in values.tolist()] for label, values in quality.items()}
-    return Pictures(name, title, images, captions, truth, note)
+    return Pictures(name, title, images, captions, truth, note=note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -199,7 +200,7 @@ def join(parts: Sequence[Inversion]) -> Inversion:
     """The inversions of several batches as one."""
     if len(parts) == 1:
         return parts[0]
-    values = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_INPUT}
+    values: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_INPUT}
     gaps = [part.duality_gap for part in parts if part.duality_gap is not None]
     history = _average([(part.history, len(part.x)) for part in parts])
     return Inversion(**values, duality_gap=torch.cat(gaps) if gaps else None, history=history)

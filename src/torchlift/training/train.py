@@ -205,8 +205,8 @@ def train(
 def _options(options: object) -> TrainOptions:
     if options is None:
         return TrainOptions()
-    check_instance("train options", options, TrainOptions, "TrainOptions(...)", "Try options=TrainOptions(patience=5).")
-    return options
+    hint = "Try options=TrainOptions(patience=5)."
+    return check_instance("train options", options, TrainOptions, "TrainOptions(...)", hint)
 
 
 def _check_network(network: object) -> None:

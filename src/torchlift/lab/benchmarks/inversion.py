@@ -125,7 +125,8 @@ class Contestant:
 
 def contestants(scale: Scale, warm: bool) -> list[Contestant]:
     """The reference comes first. All have the same start, prior, weight and anchor; SURE chooses for itself."""
-    steps, baseline = {"steps": scale.adam_steps}, {"warm": warm, "baseline": True}
+    steps: dict[str, Any] = {"steps": scale.adam_steps}
+    baseline: dict[str, Any] = {"warm": warm, "baseline": True}
     nested = {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}
     usual = {} if scale.default_steps is None else {"max_steps": scale.default_steps}
     methods = [

@@ -203,7 +203,7 @@ def files_of_a_step(module: nn.Module | None = None) -> list[str]:
     """The files of this package that one default step enters, after the first; the closed form of chains adds four."""
     module = _Plain() if module is None else module
     batches = as_batches((torch.rand(64, 8), torch.rand(64, 2)), batch_size=16)
-    step = SweepDescent().init(Work(module, SquaredError(), batches))
+    step = SweepDescent().init(Work(module, SquaredError(), batches, lambda _: 1.0))
     step.step()
     root, entered = Path(torchlift.__file__).parent, set()
 
