@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchlift.core.checks import (
     Shape,
     check_batch,
+    check_choice,
     check_finite,
     check_instance,
     check_like,
@@ -345,8 +346,7 @@ def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, 
 
     Outside the range Ψ(y) = +∞, and so is the distance to every output.
     """
-    if on_infeasible not in ("refuse", "project"):
-        invalid_value("invert on_infeasible", "'refuse' or 'project'", repr(on_infeasible))
+    check_choice("invert on_infeasible", on_infeasible, ("refuse", "project"))
     activation, target = layers.activations[-1], layers.target(y)
     outside = ~in_domain(activation, target).expand_as(target)
     if not bool(outside.any()):

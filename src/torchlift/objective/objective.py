@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -93,8 +93,7 @@ class Objective:
         self.state_regularisers = self._on_states(states)
         self.parameter_regularisers = self._on_parameters(parameters or {})
         self.coordinates: CoordinateKind = coordinates
-        if coordinates not in ("states", "errors"):
-            invalid_value("Objective coordinates", "'states' or 'errors'", repr(coordinates))
+        check_choice("Objective coordinates", coordinates, get_args(CoordinateKind))
         if coordinates == "errors":
             self._check_errors()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from torchlift.core.checks import check_instance, check_number, check_positive, check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_choice, check_instance, check_number, check_positive, check_size
+from torchlift.core.errors import invalid_type
 from torchlift.functions.regularisers import Regulariser
 from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
@@ -108,8 +108,7 @@ class TrainOptions(RunOptions):
         super().__post_init__()
         if self.coupling is not None:
             check_positive("train coupling", self.coupling)
-        if self.coordinates not in ("states", "errors"):
-            invalid_value("train coordinates", "'states' or 'errors'", repr(self.coordinates))
+        check_choice("train coordinates", self.coordinates, get_args(CoordinateKind))
         if self.parameter_regularisers is not None and not isinstance(self.parameter_regularisers, Mapping):
             hint = "Try {'*weight': Ridge(1e-4)}."
             given = self.parameter_regularisers

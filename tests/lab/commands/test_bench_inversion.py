@@ -81,7 +81,7 @@ def test_ours_are_compared_with_the_best_baseline() -> None:
     ("arguments", "reason"),
     [
         (["autoencodr"], "Did you mean 'autoencoder'?"),
-        (["--data", "cifar"], "one of 'mnist', 'digits', got 'cifar'"),
+        (["--data", "cifar"], "'mnist' or 'digits', got 'cifar'"),
         (["--levels", "-1"], "autoencoder level"),
         (["--noise", "0", "--tiny", "--images", "x"], "--images"),
         (["--images", "0"], "images: expected a whole number >= 1, got 0"),
