@@ -16,6 +16,7 @@ from torchlift.functions.base import along
 from torchlift.inversion.linearised import Linearised
 from torchlift.inversion.problem import InversionProblem, square_sum
 from torchlift.inversion.solver import NEGLIGIBLE
+from torchlift.solvers import conjugate_gradient
 
 #: Inputs of at most so many entries get the whole matrix of curvatures, which is exact: of deep networks, and of one
 #: lifted layer, where a column of it costs two products with W.
@@ -176,7 +177,7 @@ def has_twin(problem: InversionProblem, x: Tensor, tolerance: float) -> Tensor:
     size = square_sum(x).sqrt().clamp_min(1e-3 * x[0].numel() ** 0.5)
     mixed = noise / along(square_sum(noise).sqrt(), x) + x / along(size, x)
     curvature = _network_curvature(problem, x)
-    unseen = mixed - _conjugate_gradients(curvature, curvature(mixed))
+    unseen = mixed - _solved(curvature, curvature(mixed))
     length = (0.1 * size) / square_sum(unseen).sqrt().clamp_min(1e-30)
     value = problem.network_value(x)
     same = tolerance * (value.abs() + NEGLIGIBLE * problem.data_size)
@@ -297,9 +298,9 @@ def _probed_diagonal(error: _Error, x: Tensor) -> Tensor:
     """The diagonal of H⁻¹MH⁻¹ by probes and conjugate gradients."""
     total = torch.zeros_like(x)
     for probe in _probes(x):
-        solved = _conjugate_gradients(error.curvature, probe)
+        solved = _solved(error.curvature, probe)
         if error.noise is not None:
-            solved = _conjugate_gradients(error.curvature, error.noise(solved))
+            solved = _solved(error.curvature, error.noise(solved))
         total = total + probe * solved
     return total
 
@@ -316,18 +317,7 @@ def _probes(x: Tensor) -> list[Tensor]:
     return [(signs * (colours == colour)).expand_as(x) for colour in colours.unique()]
 
 
-def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
-    """H⁻¹b for every image by a fixed number of steps."""
-    tiny = torch.finfo(b.dtype).tiny
-    x, r = torch.zeros_like(b), b.clone()
-    p, square = r.clone(), square_sum(r)
-    first = square
-    for _ in range(min(STEPS, 2 * b[0].numel())):
-        Hp = product(p)
-        alpha = square / (p * Hp).flatten(1).sum(1).clamp_min(tiny)
-        alpha = torch.where(square > 1e-12 * first, alpha, 0.0)
-        x, r = x + along(alpha, x) * p, r - along(alpha, r) * Hp
-        after = square_sum(r)
-        p = r + along(after / square.clamp_min(tiny), p) * p
-        square = after
-    return x
+def _solved(product: Product, b: Tensor) -> Tensor:
+    """H⁻¹b for every image, as far as some steps of conjugate gradients get."""
+    steps = min(STEPS, 2 * b[0].numel())
+    return conjugate_gradient(product, b, tolerance=1e-6, max_steps=steps, batched=True).x
