@@ -235,8 +235,7 @@ class TrainingProblem(Problem):
             entry for size, count in zip(steps, counts, strict=True)
             for entry in (size if isinstance(size, Tensor) else [size] * count)
         ]  # fmt: skip
-        moved = iter(self.objective.prox_layers(rows, layers, sizes, self.coordinates.reference))
-        return [torch.stack([next(moved) for _ in range(count)]) for count in counts]
+        return stacked(self.objective.prox_layers(rows, layers, sizes, self.coordinates.reference), counts)
 
     def _load(self, point: Point) -> None:
         """Put a point into the network and the states."""
@@ -305,6 +304,12 @@ class NetworkParameters:
 
     def _targets(self) -> list[Tensor]:
         return [p for p in self.network.parameters() if p.requires_grad]
+
+
+def stacked(layers: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """One tensor for so many layers in turn, as buffers hold those of equal shape."""
+    rest = iter(layers)
+    return [torch.stack([next(rest) for _ in range(count)]) for count in counts]
 
 
 def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
