@@ -267,16 +267,19 @@ class Invert(Command):
             if images is not None:
                 np.save(unlinked(self.out / name), images.cpu().numpy(), allow_pickle=False)
                 files.append(name)
-        if find_spec("PIL") is None or find_spec("matplotlib") is None:
-            return files
-        if inversion.x.ndim == 4 and inversion.x.shape[1] in (1, 3):
+        drawn = inversion.x.ndim == 4 and inversion.x.shape[1] in (1, 3)
+        if drawn:
             write_pictures(unlinked(self.out / "images"), inversion.x.cpu())
+            files.append("images")
+        if find_spec("matplotlib") is None:
+            return files
+        if drawn:
             batches = {"input": truth, "start": start, "inversion": inversion.x}
             if bars is not None:
                 share = f"{100 * bars.level:g} %"
                 batches |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
             shown = {name: images[:SHOWN].cpu() for name, images in batches.items() if images is not None}
-            files += ["images", *self.save_figure("inversion", lambda plot: plot.pictures(shown))]
+            files += self.save_figure("inversion", lambda plot: plot.pictures(shown))
         if inversion.weight_trace is not None:
             rows, chosen = inversion.weight_trace.rows(), float(inversion.weight.double().mean())
             files += self.save_figure("weights", lambda plot: plot.weights(rows, chosen))
