@@ -193,7 +193,7 @@ def cards() -> str:
 def tables(name: str) -> str:
     """What is kept under a name in `docs/records`, as a table."""
     if name == "league":
-        from torchlift.lab.benchmarks.league import markdown
+        from torchlift.lab.benchmarks.league_tables import markdown
 
         files = sorted((MEASURED / name).glob("*.json"))
         return markdown([json.loads(file.read_text(encoding="utf-8")) for file in files])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchlift.cli import demo, main
-from torchlift.cli.demo import ALONE, FIT, TORCH, claims
+from torchlift.cli.demo_record import ALONE, FIT, TORCH, claims
 from torchlift.report.records import Pictures, load_record
 from torchlift.training import Training, train
 

@@ -196,7 +196,7 @@ def test_vectors_are_not_called_images(capsys: Capture, tmp_path: Path) -> None:
         (["MODEL", "y.npy", "--anchor", "1"], "a start to be anchored at"),
         (["MODEL", "y.npy", "--start", "a.npy", "--decoder", "b"], "--start or --decoder, got both"),
         (["MODEL", "y.npy", "--images", "0"], "images"),
-        (["MODEL", "y.npy", "--interval", "2"], "a number between 0 and 1, got 2.0"),
+        (["MODEL", "y.npy", "--interval", "2"], "a number in (0, 1), got 2.0"),
         (["MODEL", "y.npy", "--interval", "0.9"], "--out for the files"),
         (["MODEL"], "DATA"),
     ],

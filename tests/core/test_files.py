@@ -54,7 +54,7 @@ def test_the_nearest_name_is_suggested() -> None:
     assert did_you_mean("PSNR ", ["psnr", "ssim"]) == "Did you mean 'psnr'?"
     assert did_you_mean("entirely other", ["psnr"], "Try psnr.") == "Try psnr."
     assert check_choice("train weights", "keep", ["keep", "he"]) == "keep"
-    with pytest.raises(InvalidValueError, match=r"train weights: expected one of 'keep', 'he', got 'kep'"):
+    with pytest.raises(InvalidValueError, match=r"train weights: expected 'keep' or 'he', got 'kep'"):
         check_choice("train weights", "kep", ["keep", "he"])
     with pytest.raises(InvalidTypeError, match="a string"):
         check_choice("train weights", 3, ["keep", "he"])

@@ -116,7 +116,10 @@ def test_configurations_have_no_number_but_known_names(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[training]\nsteps = 3\n", encoding="utf-8")
     assert read_configuration(file).training.steps == 3
-    for text, reason in (("[training]\ntemperature = 3\n", "'temperature'"), ("format = 2\n", "one of data, network")):
+    for text, reason in (
+        ("[training]\ntemperature = 3\n", "'temperature'"),
+        ("format = 2\n", "one of 'data', 'network'"),
+    ):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(InvalidValueError, match=reason):
             read_configuration(file)

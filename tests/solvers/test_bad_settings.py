@@ -119,7 +119,7 @@ SETTINGS: dict[str, tuple[Callable[[], object], str]] = {
     "CG batch": (lambda: conjugate_gradient(lambda v: v, X[0], batched=True), r"b: expected a batch"),
     "zero vector": (lambda: power_iteration(lambda v: v, 0 * X), r"start: expected a finite vector that is not 0"),
     "negative ridge": (lambda: ridge_least_squares(EYE, EYE, -1.0), r"ridge: expected a number >= 0"),
-    "ridge method": (lambda: ridge_least_squares(EYE, EYE, method="qr"), r"method: expected 'auto'"),  # type: ignore[arg-type]
+    "ridge method": (lambda: ridge_least_squares(EYE, EYE, method="qr"), r"method: expected one of 'auto', 'cholesky'"),  # type: ignore[arg-type]
     "ridge rows": (lambda: ridge_least_squares(EYE, X), r"targets: expected 3 rows"),
     "function without prox": (lambda: Term(WithoutProx(), Identity((3,))), r"`value` and `prox` \(prox is missing\)"),  # type: ignore[arg-type]
     "matrix as operator": (lambda: Term(L1(1.0), EYE), r"Term operator: expected a LinearOperator.*Dense"),  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: BlockCoordinateDescent().check(quadratic(), Point({"x": START})),
         r"BlockCoordinateDescent start: expected the blocks",
     ),
-    "sweep": (lambda: LinearisedBCD(sweep="up"), r"sweep: expected one of forward, backward, odd-even, jacobi"),  # type: ignore[arg-type]
+    "sweep": (lambda: LinearisedBCD(sweep="up"), r"sweep: expected one of 'forward', 'backward', 'odd-even', 'jacobi'"),  # type: ignore[arg-type]
     "no steps": (lambda: LinearisedBCD(steps=0), r"LinearisedBCD steps: expected a whole number >= 1"),
     "part": (lambda: LinearisedBCD({"a": 0.1}), r"part 'a': expected a ProximalGradient, got float"),  # type: ignore[dict-item]
     "part for all": (lambda: LinearisedBCD("fista"), r"part '': expected a ProximalGradient"),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import torchlift as tl
 from torchlift.data import as_batches, load_digits
 from torchlift.functions.losses import CrossEntropy
 from torchlift.training import Phase
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.short_runs import start_weights
 
 LAYERS, WIDTH, STEPS = 20, 32, 250
@@ -47,7 +48,7 @@ def test_all_layers_of_a_deep_network_learn(build: type[nn.Module], right: float
     torch.manual_seed(0)
     digits, model = load_digits("train"), build()
     data = digits.images.flatten(1), digits.labels
-    start_weights(model, Phase(steps=STEPS), as_batches(data, batch_size=100), CrossEntropy(), 0, None, STEPS)
+    start_weights(PlannedPhase(Phase(steps=STEPS), model, as_batches(data, batch_size=100), CrossEntropy()))
     first = [copy.deepcopy(layer.state_dict()) for layer in model.modules() if isinstance(layer, nn.Linear)]
     tl.train(model, data, steps=STEPS, batch_size=100, weights="keep")
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

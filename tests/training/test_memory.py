@@ -17,15 +17,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchlift as tl
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError
-from torchlift.data import as_batches
+from torchlift.core.memory import available_memory, format_bytes, read_available
+from torchlift.data import Batches, as_batches
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.functions.regularisers import Ridge
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.liftings import Bregman, Contrastive, Conventional
 from torchlift.solvers import LinearisedBCD, ProximalAdam
 from torchlift.training import Phase, SweepDescent
-from torchlift.training.available import available_memory, read_available
-from torchlift.training.memory import MemoryPlan, format_bytes, plan_memory
+from torchlift.training.memory import MemoryPlan, plan_memory
+from torchlift.training.plan import PlannedPhase
 from training.runs import called
 
 
@@ -60,7 +61,7 @@ def data(network: Any, samples: int, labels: bool = False) -> tuple[Tensor, Tens
 
 def measured(network: nn.Module, phase: Phase, batches: Any, loss: Loss) -> int:
     with PeakMemory() as memory:
-        method = phase.begin(network, loss, batches, lambda count: 1.0)
+        method = phase.begin(network, loss, batches)
         for _ in range(6):
             method.step()
         method.publish()
@@ -87,6 +88,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], int, Phase]] = {
 }
 
 
+def plan_of(
+    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
+) -> MemoryPlan:
+    return plan_memory(PlannedPhase(phase, network, batches, loss), validation)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_plan_is_what_training_takes(case: str) -> None:
     make, samples, phase = CASES[case]
@@ -94,7 +101,7 @@ def test_the_plan_is_what_training_takes(case: str) -> None:
     loss = CrossEntropy()
     batches = as_batches(data(network, samples, labels=True), batch_size=None if phase.full else phase.batch_size)  # type: ignore[arg-type]
     before, random = [parameter.clone() for parameter in network.parameters()], torch.get_rng_state()
-    plan = plan_memory(network, phase, batches, loss)
+    plan = plan_of(network, phase, batches, loss)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
     found = measured(copy.deepcopy(network), phase, batches, loss)
@@ -106,9 +113,9 @@ def test_large_samples_are_planned_from_very_few(case: str, monkeypatch: pytest.
     make, samples, phase = CASES[case]
     network, loss = make(), CrossEntropy()
     batches = as_batches(data(network, samples, labels=True), batch_size=phase.batch_size)  # type: ignore[arg-type]
-    usual = plan_memory(network, phase, batches, loss)
+    usual = plan_of(network, phase, batches, loss)
     monkeypatch.setattr("torchlift.training.small_run.LARGE", 0)
-    assert plan_memory(network, phase, batches, loss).needed == pytest.approx(usual.needed, rel=0.02)
+    assert plan_of(network, phase, batches, loss).needed == pytest.approx(usual.needed, rel=0.02)
 
 
 def test_samples_that_can_not_even_be_tried_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +123,7 @@ def test_samples_that_can_not_even_be_tried_are_refused(monkeypatch: pytest.Monk
     batches = as_batches(data(network, 10, labels=True), batch_size=2)
     monkeypatch.setattr("torchlift.training.memory.available_memory", lambda device: 10_000)
     with pytest.raises(InvalidValueError, match="Patches cuts squares"):
-        plan_memory(network, Phase(batch_size=2), batches, CrossEntropy())
+        plan_of(network, Phase(batch_size=2), batches, CrossEntropy())
 
 
 def test_the_parts_of_a_plan() -> None:
@@ -124,25 +131,25 @@ def test_the_parts_of_a_plan() -> None:
     size = 4 * sum(parameter.numel() for parameter in network.parameters())
     batches = as_batches(data(network, 100), batch_size=50)
     held_out = as_batches(data(network, 10), batch_size=10)
-    adam = plan_memory(network, Phase(Conventional(), torch.optim.Adam), batches, SquaredError(), validation=held_out)
+    adam = plan_of(network, Phase(Conventional(), torch.optim.Adam), batches, SquaredError(), validation=held_out)
     assert adam.parameters == adam.best == size
     assert adam.data == 110 * (30 + 4) * 4
     assert adam.lifted == 0
     assert adam.solver == pytest.approx(3 * size, rel=0.05)  # gradients and two moments
-    sweeps = plan_memory(network, Phase(batch_size=50), batches, SquaredError())
+    sweeps = plan_of(network, Phase(batch_size=50), batches, SquaredError())
     assert sweeps.best == 0
     assert sweeps.lifted == 0  # they follow the forward pass
     # gradient, origin, average, momentum and s
     assert sweeps.solver == pytest.approx(5 * size, rel=0.05)
-    exact = plan_memory(network, FULL(), as_batches(data(network, 100)), SquaredError())
+    exact = plan_of(network, FULL(), as_batches(data(network, 100)), SquaredError())
     assert exact.lifted == 100 * (20 + 20) * 4
 
 
 def test_a_large_evaluation_counts() -> None:
     network = mlp(2, 300, 300, 1)
     batches, held_out = (as_batches(data(network, n), batch_size=2) for n in (4, 5000))
-    without = plan_memory(network, Phase(batch_size=2), batches, SquaredError())
-    beside = plan_memory(network, Phase(batch_size=2), batches, SquaredError(), validation=held_out)
+    without = plan_of(network, Phase(batch_size=2), batches, SquaredError())
+    beside = plan_of(network, Phase(batch_size=2), batches, SquaredError(), validation=held_out)
     y = torch.randn(1000, 2)
     with PeakMemory() as memory, torch.no_grad():
         network(y)
@@ -158,9 +165,9 @@ def test_kept_variables_of_all_samples_count_once(
 ) -> None:
     network = mlp(5, 15, 15, 4)
     batches = as_batches(data(network, 750), batch_size=50)
-    plain = plan_memory(network, Phase(Bregman(), batch_size=50), batches, SquaredError())
+    plain = plan_of(network, Phase(Bregman(), batch_size=50), batches, SquaredError())
     phase = Phase(Bregman(), batch_size=50, states="warm", state_dtype=dtype, state_storage=storage)
-    plan = plan_memory(network, phase, batches, SquaredError())
+    plan = plan_of(network, phase, batches, SquaredError())
     assert (plan.lifted - plain.lifted, plan.mapped) == (lifted, mapped)
     assert plan.solver == plain.solver
 
@@ -169,7 +176,7 @@ def test_data_of_every_kind() -> None:
     network = mlp(5, 6, 2)
     y, x = data(network, 40)
     sizes = [
-        plan_memory(network, Phase(batch_size=10), as_batches(kind, batch_size=10), SquaredError()).data // (7 * 4)
+        plan_of(network, Phase(batch_size=10), as_batches(kind, batch_size=10), SquaredError()).data // (7 * 4)
         for kind in ((y, x), lambda generator: (y, x), DataLoader(TensorDataset(y, x), batch_size=8))
     ]
     assert sizes == [40, 120, 8]

@@ -138,7 +138,7 @@ def test_the_command_has_them_all(
 
 
 BAD = {
-    "no such regulariser": ("state_regularisers = ['l2 0.01']", "one of elastic-net"),
+    "no such regulariser": ("state_regularisers = ['l2 0.01']", "one of 'elastic-net'"),
     "no numbers": ("state_regularisers = ['l1 much']", "with its numbers"),
     "no names": ("parameter_regularisers = ['l1 0.01']", r"NAMES: REGULARISER"),
     "no layer": ("state_regularisers = ['first: l1 0.01']", "a layer, counted from 1"),

@@ -19,6 +19,7 @@ from torchlift.data import Batch, TensorBatches
 from torchlift.functions.losses import SquaredError
 from torchlift.liftings import Conventional
 from torchlift.training.phase import Phase
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.choose import Trial, choose
 from torchlift.training.starts.recording import lsuv_of_module, record
 from torchlift.training.starts.scaled import explodes, matched_start, scaled_start
@@ -191,8 +192,8 @@ class TestChoice:
         network = mlp([64, 64, 64], tl.ReLU())
         tl.train(network, flat, steps=100, progress=False)
         given = parameters(network)
-        phase = Phase(steps=100)
-        choice = start_weights(network, phase, TensorBatches(*flat, batch_size=50), SquaredError(), 0, None, 100)
+        batches = TensorBatches(*flat, batch_size=50)
+        choice = start_weights(PlannedPhase(Phase(steps=100), network, batches, SquaredError()))
         assert not choice.changed and same(given, parameters(network))
 
     @pytest.mark.parametrize("threshold", [0.2, 0.5])
@@ -221,7 +222,8 @@ class TestChoice:
         monkeypatch.setattr(gradient_step.GradientStep, "step", lambda self: made.append(1) or step(self))
         flat = noisy[0].flatten(1), noisy[1].flatten(1)
         batches = TensorBatches(*flat, batch_size=50)
-        start_weights(mlp([64] * 6, tl.SoftThreshold(0.3)), Phase(steps=200), batches, SquaredError(), 0, None, 200)
+        network = mlp([64] * 6, tl.SoftThreshold(0.3))
+        start_weights(PlannedPhase(Phase(steps=200), network, batches, SquaredError()))
         assert 0 < len(made) <= PART * 200
 
     def test_the_same_twice_and_on_after_a_break(self, noisy: tuple[Tensor, Tensor], tmp_path: Path) -> None:

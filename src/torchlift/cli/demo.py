@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
-import time
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,12 +18,27 @@ from torch import Tensor, nn
 
 from torchlift import report
 from torchlift.cli.command import Command, Record
+from torchlift.cli.demo_record import (
+    ALONE,
+    BATCH,
+    FIT,
+    FULL,
+    NOISE,
+    THRESHOLD,
+    TINY,
+    TORCH,
+    Part,
+    Results,
+    Size,
+    record_of,
+    table,
+)
 from torchlift.cli.tables import shown
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import DataError, message
 from torchlift.core.files import write_file
 from torchlift.core.solution import Result
-from torchlift.data import Deblurring, Denoising, load_digits, load_photographs, psnr
+from torchlift.data import Deblurring, Denoising, load_digits, load_photographs
 from torchlift.functions.priors import Box, PlugAndPlay, TotalVariation
 from torchlift.inversion import Inversion, invert
 from torchlift.io import load_denoiser
@@ -36,52 +49,9 @@ from torchlift.report import records
 from torchlift.testing.autoencoder import IMAGE, build
 from torchlift.training import BackPropagation, Training, initialise_weights, train
 
-Row = Mapping[str, Any]
-"""What was made of images: its name, their mean PSNR, and the steps of the training behind it."""
-
 PAGE = "report.html"
 #: Seconds after which the page is read again while the work goes on.
 RELOAD = 2
-SHOWN = 8
-NOISE = 0.1
-BATCH = 50
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is done.
-
-    Arguments:
-        side: of the photograph, in pixels.
-        restoring: steps of deblurring.
-        layers: of the denoiser.
-        images: for training; a tenth as many are held out, and as many again are reported.
-        steps: of each training; None for as many as the seconds allow.
-        inverted: images whose codes are inverted.
-        sweeps: of the inversion.
-    """
-
-    side: int
-    restoring: int
-    layers: int
-    images: int
-    steps: int | None
-    inverted: int
-    sweeps: int
-
-
-FULL = Size(side=128, restoring=30, layers=7, images=5000, steps=None, inverted=100, sweeps=40)
-TINY = Size(side=24, restoring=2, layers=1, images=80, steps=2, inverted=8, sweeps=2)
-THRESHOLD = 0.2
-
-TORCH, FIT = "torch's start", "from the fit"
-ALONE = "the fit alone"
-#: Decibels by which two methods from one start may differ and still count as equal.
-EQUAL = 0.3
-#: Steps below which a training says nothing.
-ENOUGH = 20
-#: Times as long as on a machine of its own that a training may take where others are at work.
-PATIENCE = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +116,7 @@ class Demo(Command):
         """Save the record and the page of what there is."""
         first = not (results.published or self.json)
         results.published = True
-        made = _record(self, size, results)
+        made = record_of(size, results, seconds=self.seconds, seed=self.seed, tiny=self.tiny)
         records.save_record(self.out, made)
         page = self.out / PAGE
         write_file(page, report.html([made], reload=reload).encode())
@@ -159,12 +129,12 @@ class Demo(Command):
     def show(self, record: Record, console: Console) -> None:
         threshold, layers = record["threshold"], record["layers"]
         console.print("\nA photograph that no denoiser saw: with noise of 25/255, and out of focus")
-        console.print(shown(_table("", "", record["photograph"])))
+        console.print(shown(table("", "", record["photograph"])))
         depth = "1 layer" if layers == 1 else f"{layers} layers"
         console.print(f"\nDenoising: {depth} of soft-thresholding, which turns what is below {threshold} to zero")
-        console.print(shown(_table("", "", record["denoising"])))
+        console.print(shown(table("", "", record["denoising"])))
         console.print("\nInversion: from noisy codes of an encoder back to its images")
-        console.print(shown(_table("", "", record["inversion"])))
+        console.print(shown(table("", "", record["inversion"])))
         console.print(
             "\nPSNR in dB, mean over images that no training saw; more is better. The fit is a ridge regression for "
             "each layer, the same for both methods; from torch's start nothing was done before training."
@@ -284,158 +254,3 @@ def _invert(*arguments: Any, **options: Any) -> Inversion:
 
 def _adam(rate: float) -> BackPropagation:
     return BackPropagation(partial(torch.optim.Adam, lr=rate), "cosine")
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Images that no training saw, and what was made of them.
-
-    Arguments:
-        truth: the clean images.
-        images: what they were degraded to, and what was restored from that, by name.
-        trainings: of the networks behind images of the same names.
-    """
-
-    truth: Tensor
-    images: dict[str, Tensor]
-    trainings: dict[str, Training] = field(default_factory=dict)
-
-    def rows(self) -> list[Row]:
-        quality = {name: float(psnr(images, self.truth).mean()) for name, images in self.images.items()}
-        steps = {name: training.steps for name, training in self.trainings.items()}
-        return [{"name": name, "psnr": value, "steps": steps.get(name)} for name, value in quality.items()]
-
-
-@dataclass
-class Results:
-    """What there is so far."""
-
-    parts: dict[str, Part] = field(default_factory=dict)
-    begun: float = field(default_factory=time.perf_counter)
-    published: bool = False
-    spent: float = field(default_factory=time.process_time)
-
-    @property
-    def busy(self) -> float:
-        """Seconds that a second of work has taken so far, at least 1."""
-        return min(max(self.seconds() / max(time.process_time() - self.spent, 1e-3), 1.0), PATIENCE)
-
-    def rows(self) -> dict[str, list[Row]]:
-        return {name: part.rows() for name, part in self.parts.items()}
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self.begun
-
-
-# -- the record -------------------------------------------------------------------------------------------------------
-
-
-def claims(rows: Mapping[str, Sequence[Row]], decidable: bool) -> list[records.Claim]:
-    """What the demonstration shows, or not, as far as it has come."""
-    db = {part: {row["name"]: row["psnr"] for row in lines} for part, lines in rows.items()}
-    steps = {part: min((row.get("steps") or ENOUGH for row in lines), default=ENOUGH) for part, lines in rows.items()}
-    trained, coded = (decidable and steps.get(part, ENOUGH) >= ENOUGH for part in ("denoising", "inversion"))
-    photograph, denoising, inversion = (db.get(part, {}) for part in ("photograph", "denoising", "inversion"))
-    statements: list[tuple[str, str, bool | None]] = []
-    if "certified denoiser" in photograph:
-        noisy, free, firm = (photograph[name] for name in ("noisy", "denoiser", "certified denoiser"))
-        text = "Both bundled denoisers improve a photograph that they never saw; the certified one less."
-        statements.append((text, f"{free:.2f} and {firm:.2f} dB, noisy {noisy:.2f} dB", free > firm > noisy))
-    if f"Adam, {TORCH}" in denoising and f"lifting, {TORCH}" in denoising:
-        noisy, adam, lifting = (denoising[name] for name in ("noisy images", f"Adam, {TORCH}", f"lifting, {TORCH}"))
-        text = "From torch's start, whose layers are dead, neither method makes the images better than they came."
-        measured = f"Adam {adam:.2f} dB, lifting {lifting:.2f} dB, noisy images {noisy:.2f} dB"
-        statements.append((text, measured, max(adam, lifting) < noisy if trained else None))
-    if ALONE in denoising:
-        noisy, alone = denoising["noisy images"], denoising[ALONE]
-        text = "Regressions layer by layer, which train may choose by itself, make it a denoiser without a step."
-        statements.append((text, f"the fit {alone:.2f} dB, noisy images {noisy:.2f} dB", alone > noisy))
-    if f"lifting, {FIT}" in denoising:
-        adam, lifting = (denoising[f"{method}, {FIT}"] for method in ("Adam", "lifting"))
-        text = f"From the fit both methods end within {EQUAL:g} dB of each other: it is the start that decides."
-        measured = f"Adam {adam:.2f} dB, lifting {lifting:.2f} dB"
-        statements.append((text, measured, abs(adam - lifting) <= EQUAL if trained else None))
-    if inversion:
-        decoder, inverted = inversion["decoder"], inversion["inverted encoder"]
-        text = "Inverting the encoder, from the decoder's output on, gives better images than the decoder."
-        measured = f"inversion {inverted:.2f} dB, decoder {decoder:.2f} dB"
-        statements.append((text, measured, inverted > decoder if coded else None))
-    return [
-        records.Claim.of(statement, measured, held if decidable else None, "torchlift")
-        for statement, measured, held in statements
-    ]
-
-
-def _record(demo: Demo, size: Size, results: Results) -> records.Record:
-    rows = results.rows()
-    summary = (
-        f"A photograph is restored by bundled denoisers, a network of {size.layers} layers of soft-thresholding learns "
-        "to denoise digits, and the encoder of an autoencoder is inverted at codes with noise of standard deviation "
-        f"{NOISE:g}. Each training had "
-        + (f"{demo.seconds:g} seconds of work." if size.steps is None else f"{size.steps} steps.")
-        + ("" if "inversion" in results.parts else " Not all of it is done.")
-    )
-    flags = " --tiny" if demo.tiny else f" --seconds {demo.seconds:g}"
-    configuration = {
-        "photograph": f"{size.side} x {size.side} pixels, noise 25/255; blur of sigma 1.6 and noise 0.01",
-        "sharpening": f"plug-and-play, strength 0.02, {size.restoring} steps at most from the blurred photograph",
-        "denoiser": f"MLP, {size.layers} hidden layers of 784 units, SoftThreshold({THRESHOLD})",
-        "noise of the images": 0.15,
-        "training images": size.images,
-        "batch": BATCH,
-        "Adam": "back-propagation, learning rate 5e-4, cosine annealing",
-        "lifting": "defaults of train, but for weights='keep'",
-        "fit": "initialise_weights(network, data, 'layer-wise'), the same for both methods",
-        "autoencoder": "Adam, learning rate 2e-3, cosine annealing",
-        "inversion": f"total variation and pixels in [0, 1], weight 0.01, anchor {10 * NOISE**2:g}",
-        "seconds": demo.seconds,
-        "seed": demo.seed,
-    }
-    return records.Record(
-        "demo", "Demonstration", summary, f"torchlift demo{flags} --seed {demo.seed}", configuration,
-        records.environment(), results.seconds(), claims(rows, decidable=not demo.tiny), _figures(results),
-    )  # fmt: skip
-
-
-def _figures(results: Results) -> list[records.Figure]:
-    figures: list[records.Figure] = []
-    parts = results.parts
-    if (part := parts.get("photograph")) is not None:
-        figures.append(_pictures("photograph", "A photograph that no denoiser saw", part))
-        figures.append(_table("restored", "Restored photograph", part.rows()))
-    if (part := parts.get("denoising")) is not None and part.trainings:
-        figures += [
-            _table("denoising", "Denoising of digits that no training saw", part.rows()),
-            _curves(part.trainings),
-            _pictures("denoised", "Denoised digits", part),
-            records.network_blocks(next(iter(part.trainings.values())).network),
-        ]
-    if (part := parts.get("inversion")) is not None:
-        figures.append(_table("inversion", "Inversion of an encoder at noisy codes", part.rows()))
-        figures.append(_pictures("inverted", "Images from noisy codes", part))
-    return figures
-
-
-def _table(name: str, title: str, rows: Sequence[Row]) -> records.Table:
-    cells = [[row["name"], row["psnr"], row["steps"]] for row in rows]
-    return records.Table(name, title, ["", "PSNR (dB)", "steps"], cells, ["", ".2f", ""])
-
-
-def _curves(trainings: Mapping[str, Training]) -> records.Curves:
-    series = []
-    for name, training in trainings.items():
-        rows = [row for row in training.history if row["kind"] == "validation"]
-        kept = [row for row in rows if math.isfinite(row["metrics"]["psnr"])]
-        x, y = [row["seconds"] for row in kept], [row["metrics"]["psnr"] for row in kept]
-        series.append(records.Series(name, x, y, dashed=name.startswith("Adam"), group=name.partition(", ")[2]))
-    return records.Curves("training", "PSNR of held-out images", "seconds", "PSNR (dB)", series)
-
-
-def _pictures(name: str, title: str, part: Part) -> records.Pictures:
-    """The first images; digits may come as vectors."""
-    rows = {"clean": part.truth, **part.images}
-    colours = part.truth.ndim == 4 and part.truth.shape[1] == 3
-    rows = {label: batch[:SHOWN] if colours else batch[:SHOWN].reshape(-1, *IMAGE[1:]) for label, batch in rows.items()}
-    quality = {label: psnr(batch, rows["clean"]) for label, batch in rows.items() if label != "clean"}
-    captions = {label: [f"{value:.1f} dB" for value in values.tolist()] for label, values in quality.items()}
-    return records.Pictures(name, title, rows, captions, truth="clean")

@@ -17,10 +17,9 @@ from rich.console import Console
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import facts
 from torchlift.core.errors import DataError
+from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import digits, mnist
 from torchlift.report.records.environment import environment, package_version
-from torchlift.training.available import available_memory
-from torchlift.training.memory import format_bytes
 
 EXTRAS = {
     "plot": {"matplotlib": "matplotlib"},

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.invert_files import read_batch, read_model, write_pictures
-from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.tables import facts
-from torchlift.core.checks import check_device, check_positive, check_size
+from torchlift.core.checks import check_choice, check_device, check_interval, check_positive, check_size
 from torchlift.core.errors import did_you_mean, invalid_value
 from torchlift.core.files import unlinked
 from torchlift.core.progress import Progress
@@ -137,10 +136,10 @@ class Invert(Command):
         check_size("--seed", self.seed, minimum=0)
         if self.start is not None and self.decoder is not None:
             invalid_value("invert", "--start or --decoder", "both")
-        if self.interval is not None and not 0 < self.interval < 1:
-            invalid_value("interval", "a number between 0 and 1", self.interval)
-        if self.interval is not None and self.out is None:
-            invalid_value("interval", "--out for the files", "none")
+        if self.interval is not None:
+            check_interval("interval", self.interval, "(0, 1)")
+            if self.out is None:
+                invalid_value("interval", "--out for the files", "none")
         self._weight()  # before anything is read
         if self.weight in ("sure", "discrepancy") and self.noise_level is None:
             hint = "lcurve needs none."
@@ -268,16 +267,19 @@ class Invert(Command):
             if images is not None:
                 np.save(unlinked(self.out / name), images.cpu().numpy(), allow_pickle=False)
                 files.append(name)
-        if find_spec("PIL") is None or find_spec("matplotlib") is None:
-            return files
-        if inversion.x.ndim == 4 and inversion.x.shape[1] in (1, 3):
+        drawn = inversion.x.ndim == 4 and inversion.x.shape[1] in (1, 3)
+        if drawn:
             write_pictures(unlinked(self.out / "images"), inversion.x.cpu())
+            files.append("images")
+        if find_spec("matplotlib") is None:
+            return files
+        if drawn:
             batches = {"input": truth, "start": start, "inversion": inversion.x}
             if bars is not None:
                 share = f"{100 * bars.level:g} %"
                 batches |= {f"{share}, lower": bars.lower, f"{share}, upper": bars.upper}
             shown = {name: images[:SHOWN].cpu() for name, images in batches.items() if images is not None}
-            files += ["images", *self.save_figure("inversion", lambda plot: plot.pictures(shown))]
+            files += self.save_figure("inversion", lambda plot: plot.pictures(shown))
         if inversion.weight_trace is not None:
             rows, chosen = inversion.weight_trace.rows(), float(inversion.weight.double().mean())
             files += self.save_figure("weights", lambda plot: plot.weights(rows, chosen))

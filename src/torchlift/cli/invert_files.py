@@ -14,7 +14,8 @@ from torchlift.cli.settings.arrays import read_npy, read_safetensors
 from torchlift.cli.settings.own_code import call_named
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, invalid_value, message, optional_module
-from torchlift.core.files import opened, parsing, unlinked
+from torchlift.core.files import opened, parsing, write_file
+from torchlift.core.png import png
 from torchlift.data.idx import read_idx
 from torchlift.data.images import image_bytes, with_channels
 from torchlift.io import load_model
@@ -82,14 +83,11 @@ def read_batch(path: Path, shape: Shape, like: Tensor | None) -> Tensor:
 
 def write_pictures(folder: Path, images: Tensor) -> int:
     """One 8-bit PNG per image (1 or 3 channels), values clamped to [0, 1]; returns how many were written."""
-    from PIL import Image
-
     folder.mkdir(parents=True, exist_ok=True)
-    pixels = (images[:MOST_PICTURES].detach().cpu().double().clamp(0, 1) * 255).round().to(torch.uint8)
-    for index, image in enumerate(pixels):
-        array = image[0] if len(image) == 1 else image.movedim(0, -1)
-        Image.fromarray(array.numpy()).save(unlinked(folder / f"{index:04d}.png"))
-    return len(pixels)
+    levels = (images[:MOST_PICTURES].detach().cpu().double().clamp(0, 1) * 255).round().to(torch.uint8)
+    for index, image in enumerate(levels):
+        write_file(folder / f"{index:04d}.png", png(image[0] if len(image) == 1 else image.movedim(0, -1)))
+    return len(levels)
 
 
 def _made(name: str, weights: Path | None, input_shape: Shape | None) -> Network:

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 
 from torchlift.cli.command import not_ours, read_object
+from torchlift.cli.pictures import compared
 from torchlift.cli.settings.data import load_samples
 from torchlift.cli.settings.files import read_configuration, to_plain
 from torchlift.cli.settings.network import reads_context
 from torchlift.cli.settings.settings import Configuration
 from torchlift.core.errors import DataError, TorchliftError
-from torchlift.data import psnr
 from torchlift.data.tasks import TASKS
 from torchlift.io import load_model
 from torchlift.networks import Network
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.report.plot.training import MEASURES
-from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
+from torchlift.report.records import Curves, Figure, Record, Series, Table
 from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.checked import check_record
 from torchlift.training import History, read_history
@@ -145,12 +145,10 @@ def _pictures(configuration: Configuration, network: Network) -> tuple[list[Figu
         return [], ""
     y, x, context = held_out
     with torch.no_grad():
-        restored = network(y[:SHOWN], map_context(context, lambda tensor: tensor[:SHOWN]))
+        restored = network(y[:SHOWN], select_context(context, slice(SHOWN)))
     rows = {"truth": x[:SHOWN], "input": y[:SHOWN], "network": restored}
     shape = samples.validation.x.shape[1:]
     if any(row[0].numel() != shape.numel() for row in rows.values()) or shape.numel() != shape[-2] * shape[-1]:
         return [], ""
-    quality = {name: psnr(row.reshape(x[:SHOWN].shape), x[:SHOWN]) for name, row in rows.items() if name != "truth"}
-    captions = {name: [f"{value:.1f} dB" for value in values.tolist()] for name, values in quality.items()}
-    images = {name: row.reshape(-1, *shape[-2:]).float() for name, row in rows.items()}
-    return [Pictures("samples", "Validation images", images, captions, truth="truth")], ""
+    images = {name: row.float() for name, row in rows.items()}
+    return [compared("samples", "Validation images", images, "truth", tuple(shape[-2:]))], ""

@@ -10,8 +10,9 @@ from rich.table import Table
 from torchlift.cli.command import Record
 from torchlift.cli.settings.setup import Setup
 from torchlift.cli.tables import columns, facts
+from torchlift.core.memory import format_bytes
 from torchlift.networks import Network
-from torchlift.training.memory import format_bytes, plan_memory
+from torchlift.training.memory import plan_memory
 
 #: Deeper networks are not drawn.
 DRAWN = 12
@@ -22,17 +23,16 @@ def plan(setup: Setup) -> Record:
     network, samples, held_out = setup.network, setup.samples, setup.held_out()
     phases = []
     for phase in setup.phases:
-        batches = setup.batches(phase)
-        per_epoch = 1 if phase.full else batches.per_epoch
-        memory = plan_memory(network, phase, batches, setup.loss, validation=held_out)
+        planned = setup.planned(phase)
+        memory = plan_memory(planned, held_out)
         phases.append(
             {
                 "name": phase.title,
                 "lifting": None if phase.lifting is None else repr(phase.lifting),
                 "solver": repr(phase.method),
-                "batch_size": batches.batch_size,
-                "steps_per_epoch": per_epoch,
-                "steps": phase.total_steps(per_epoch),
+                "batch_size": planned.batches.batch_size,
+                "steps_per_epoch": planned.per_epoch,
+                "steps": planned.total_steps,
                 "time_limit": phase.time_limit,
                 "memory": dict(memory.rows),
             }

@@ -125,7 +125,8 @@ def check_choice(where: str, name: object, choices: Iterable[str]) -> str:
     if not isinstance(name, str):
         invalid_type(where, "a string", name)
     if name not in names:
-        invalid_value(where, f"one of {', '.join(map(repr, names))}", repr(name), did_you_mean(name, names))
+        expected = " or ".join(map(repr, names)) if len(names) == 2 else f"one of {', '.join(map(repr, names))}"
+        invalid_value(where, expected, repr(name), did_you_mean(name, names))
     return name
 
 

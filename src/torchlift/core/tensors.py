@@ -128,6 +128,13 @@ def as_point(value: Point | Mapping[str, Tensor | Sequence[Tensor]] | Tensor) ->
     return Point({"x": value} if isinstance(value, Tensor) else value)
 
 
+@torch.no_grad()
+def copy_into(tensors: Iterable[Tensor], targets: Iterable[Tensor]) -> None:
+    """Write tensors over others, one by one."""
+    for tensor, target in zip(tensors, targets, strict=True):
+        target.copy_(tensor)
+
+
 def add(a: Point, b: Point, alpha: float = 1.0) -> Point:
     """a + alpha·b."""
     if not a.tensors:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from torchlift.operators.context import Context
+from torchlift.operators.context import Context, select_context
 
 
 class Batch(NamedTuple):
@@ -25,6 +25,11 @@ class Batch(NamedTuple):
     @property
     def targets(self) -> Tensor:
         return self.x
+
+
+def select_samples(batch: Batch, which: slice | Tensor) -> Batch:
+    """Some of the samples."""
+    return Batch(batch.y[which], batch.x[which], select_context(batch.context, which))
 
 
 class Batches(ABC):

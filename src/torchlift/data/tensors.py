@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_size
-from torchlift.data.base import Batch, Batches
+from torchlift.data.base import Batch, Batches, select_samples
 from torchlift.data.read import read_batch
 from torchlift.data.streams import epoch_generator, permutation
 from torchlift.operators.context import Context, map_context
@@ -96,6 +96,4 @@ def take(data: Batch, order: Tensor, position: int, size: int) -> Batch:
 def parts(data: Batch, size: int) -> Iterator[Batch]:
     """All samples in their own order, in views of at most `size`."""
     for first in range(0, len(data.y), size):
-        part = slice(first, first + size)
-        context = map_context(data.context, lambda tensor, part=part: tensor[part])
-        yield Batch(data.y[part], data.x[part], context)
+        yield select_samples(data, slice(first, first + size))

@@ -81,7 +81,7 @@ class Accelerated(Nested):
         x, duals, products = prior_step(problem, at - memory.gradient / along(L, at), 1 / L, state.duals, self.inner)
         smooth = problem.smooth_value(x)
         value = smooth + problem.weight * problem.free_split.value(x, products)
-        steep = too_steep(memory.smooth_at, memory.gradient, x - at, smooth, L, watch.size)
+        steep = too_steep(memory.smooth_at, memory.gradient, x - at, smooth, L, watch)
         bound = block_bound((2 * along(L, at)) * (at - x), x, problem.guess) + problem.dual_gap(products, duals)
         # near the solution, where objectives differ by no more than an inexact proximal map explains, the bound decides
         room = rounding(watch, value) + torch.where(bound < state.bound, 1e-5 * value.abs(), 0.0)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_finite, check_number, check_positive, check_tensor
+from torchlift.core.checks import check_finite, check_interval, check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.inversion.problem import per_image
 from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 
 #: The c that are tried where none is given. Every one of them gives a valid bound.
 CANDIDATES = tuple(2.0**-k for k in range(0, 13))
@@ -99,9 +100,9 @@ def error_bound(
     delta = torch.as_tensor(discrepancy).to(y).expand(y.shape[0])
     if not bool((delta >= 0).all()):
         invalid_value("error_bound discrepancy", "numbers >= 0", float(delta.min()))
-    if c is not None and not 0 < check_number("error_bound c", c) <= 1:
-        invalid_value("error_bound c", "a number in (0, 1]", c)
-    if bool(activation.psi(y).isinf().any()):
+    if c is not None:
+        check_interval("error_bound c", c, "(0, 1]")
+    if not bool(in_domain(activation, y).all()):
         hint = "B(y, ·) is infinite there; project y first."
         invalid_value("error_bound y", f"values in the range of {type(activation).__name__}", "others", hint)
     tried = [_terms(activation, y, source, weight, delta, each) for each in (CANDIDATES if c is None else (c,))]

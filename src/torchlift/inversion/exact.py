@@ -15,6 +15,7 @@ from torchlift.functions.base import Amount
 from torchlift.inversion.problem import BREGMAN, InversionProblem, per_image
 from torchlift.operators import Identity
 from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 from torchlift.solvers import SaddleProblem, Term
 
 
@@ -141,9 +142,7 @@ class LayerDistance(Function):
 
 def into_domain(activation: ProximalActivation, u: Tensor) -> Tensor:
     """u, with entries outside the domain of Ψ moved into it: with a small step the prox is the projection."""
-    outside = activation.psi(u).isinf()
-    outside = outside if activation.dim is None else outside.unsqueeze(activation.dim).expand_as(u)
-    return torch.where(outside, activation.prox(u, math.sqrt(torch.finfo(u.dtype).eps)), u)
+    return torch.where(in_domain(activation, u), u, activation.prox(u, math.sqrt(torch.finfo(u.dtype).eps)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_like, check_number, check_positive
-from torchlift.core.derivatives import differentiable_twice
+from torchlift.core.checks import check_batch, check_interval, check_like, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
+from torchlift.inversion.linearised import Linearised
 from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.solver import NEGLIGIBLE
+from torchlift.solvers import conjugate_gradient
 
 #: Inputs of at most so many entries get the whole matrix of curvatures, which is exact: of deep networks, and of one
 #: lifted layer, where a column of it costs two products with W.
@@ -25,9 +27,6 @@ MATRICES = 2**24
 
 #: Larger inputs get one probe per place of a lattice: entries this far apart (in each direction of an image) share one.
 SPACING = 4
-
-#: Objectives below this share of the size of the data count as 0: no tolerance asks for more.
-NEGLIGIBLE = 1e-3
 
 #: Length from which a product A x of the prior counts as an edge, where the prior holds nothing.
 EDGE = 0.05
@@ -106,8 +105,7 @@ def make_interval(
     problem: InversionProblem, x: Tensor, level: float, noise_level: float | None, calibration: Calibration | None
 ) -> Interval:
     """x ± factor·deviation, inside the constraints of the prior."""
-    if not 0 < check_number("interval level", level) < 1:
-        invalid_value("interval level", "a number between 0 and 1", level)
+    check_interval("interval level", level, "(0, 1)")
     deviation = posterior_deviation(problem, x, noise_level)
     normal = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
     factor = normal if calibration is None else calibration.factor(level)
@@ -179,7 +177,7 @@ def has_twin(problem: InversionProblem, x: Tensor, tolerance: float) -> Tensor:
     size = square_sum(x).sqrt().clamp_min(1e-3 * x[0].numel() ** 0.5)
     mixed = noise / along(square_sum(noise).sqrt(), x) + x / along(size, x)
     curvature = _network_curvature(problem, x)
-    unseen = mixed - _conjugate_gradients(curvature, curvature(mixed))
+    unseen = mixed - _solved(curvature, curvature(mixed))
     length = (0.1 * size) / square_sum(unseen).sqrt().clamp_min(1e-30)
     value = problem.network_value(x)
     same = tolerance * (value.abs() + NEGLIGIBLE * problem.data_size)
@@ -238,21 +236,17 @@ def _error(problem: InversionProblem, x: Tensor) -> _Error:
 
 def _network_curvature(problem: InversionProblem, x: Tensor) -> Product:
     """v ↦ N'ᵀL''N'v."""
-    with torch.enable_grad(), differentiable_twice():
-        leaf = x.detach().requires_grad_()
-        output = problem.forward(leaf)
-        dual = torch.zeros_like(output).requires_grad_()
-        (back,) = torch.autograd.grad(output, leaf, dual, create_graph=True)
-        prediction = output.detach().requires_grad_()
+    network = Linearised.at(problem, x)
+    with torch.enable_grad():
+        prediction = network.output.detach().requires_grad_()
         loss = problem.loss.value(prediction, problem.output).sum()
         (slope,) = torch.autograd.grad(loss, prediction, create_graph=True)
 
     def product(v: Tensor) -> Tensor:
-        (forward,) = torch.autograd.grad(back, dual, v, retain_graph=True)
+        change = network.forward(v)
         if slope.requires_grad:
-            (forward,) = torch.autograd.grad(slope, prediction, forward, retain_graph=True)
-        (total,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
-        return total
+            (change,) = torch.autograd.grad(slope, prediction, change, retain_graph=True)
+        return network.adjoint(change)
 
     return product
 
@@ -304,9 +298,9 @@ def _probed_diagonal(error: _Error, x: Tensor) -> Tensor:
     """The diagonal of H⁻¹MH⁻¹ by probes and conjugate gradients."""
     total = torch.zeros_like(x)
     for probe in _probes(x):
-        solved = _conjugate_gradients(error.curvature, probe)
+        solved = _solved(error.curvature, probe)
         if error.noise is not None:
-            solved = _conjugate_gradients(error.curvature, error.noise(solved))
+            solved = _solved(error.curvature, error.noise(solved))
         total = total + probe * solved
     return total
 
@@ -323,18 +317,7 @@ def _probes(x: Tensor) -> list[Tensor]:
     return [(signs * (colours == colour)).expand_as(x) for colour in colours.unique()]
 
 
-def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
-    """H⁻¹b for every image by a fixed number of steps."""
-    tiny = torch.finfo(b.dtype).tiny
-    x, r = torch.zeros_like(b), b.clone()
-    p, square = r.clone(), square_sum(r)
-    first = square
-    for _ in range(min(STEPS, 2 * b[0].numel())):
-        Hp = product(p)
-        alpha = square / (p * Hp).flatten(1).sum(1).clamp_min(tiny)
-        alpha = torch.where(square > 1e-12 * first, alpha, 0.0)
-        x, r = x + along(alpha, x) * p, r - along(alpha, r) * Hp
-        after = square_sum(r)
-        p = r + along(after / square.clamp_min(tiny), p) * p
-        square = after
-    return x
+def _solved(product: Product, b: Tensor) -> Tensor:
+    """H⁻¹b for every image, as far as some steps of conjugate gradients get."""
+    steps = min(STEPS, 2 * b[0].numel())
+    return conjugate_gradient(product, b, tolerance=1e-6, max_steps=steps, batched=True).x

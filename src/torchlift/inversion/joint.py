@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from torchlift.inversion.accelerated import Accelerated
-from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import WeightTrace
 from torchlift.inversion.run import Budget, run_steps
+from torchlift.inversion.sure import Probe
 
 #: Images that decide, spread over all of them.
 IMAGES = 24
@@ -22,9 +23,6 @@ IMAGES = 24
 #: Steps of the first trial and of every other, which starts from the best before. Trials far from their minimum have a
 #: divergence that is too small, and large weights, which are done first, would win.
 FIRST, STEPS = 80, 40
-
-#: ε/ς of the probes, and the seed of their signs, which must not be that of the noise.
-PROBE, SEED = 0.1, 271_828
 
 #: A power of 2, one of 4, and whether entries at a bound stay there.
 Place: TypeAlias = tuple[int, int, bool]
@@ -35,6 +33,9 @@ WEIGHT, ANCHOR, REACH = 2.0, 10.0, 5
 #: Squared errors of a decoder are averaged over windows of images; no place is trusted more than if its error were this
 #: share of the image's; and where errors e are known, anchors are so many ς²/mean(e)·4^j.
 WINDOW, FLOOR, SHARE = 5, 0.1, 0.2
+
+#: The anchor that holds everything at the start.
+AT_START = 1e6
 
 
 @torch.no_grad()
@@ -48,10 +49,8 @@ def choose_jointly(
 ) -> tuple[InversionProblem, WeightTrace]:
     """The problem with the weight and anchor of least risk, or held at the decoder's output where that has less.
 
-        risk = ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y)),   div ≈ ⟨b, N(x̂(y + εb)) − N(x̂(y))⟩/ε, b = ±1
-
-    estimates ‖N(x̂) − N(x)‖². The decoder sees y + εb too, so that its own noise
-    counts; the search goes downhill in weight and anchor, where it is so by more than
+    The risk is the estimate of ‖N(x̂) − N(x)‖² of a `Probe`. The decoder sees y + εb too, so
+    that its own noise counts; the search goes downhill in weight and anchor, where it is so by more than
     the standard error over images. Since the risk is an
     estimate of the error in the output, the chosen inputs are not worse than the
     decoder's in expectation there.
@@ -64,93 +63,126 @@ def choose_jointly(
     the prior, such as black pixels, may stay there: the risk decides that, too. Total variation raises a
     black background.
 
-    Reference: Ramani, Blu & Unser, IEEE Transactions on Image Processing 17 (2008), for
-    SURE; Tipping, Journal of Machine Learning Research 1 (2001), for variances that are estimated.
+    Reference: Tipping, Journal of Machine Learning Research 1 (2001), for variances that are estimated.
 
     Arguments:
         size: images at once.
         free: whether entries may be held differently.
     """
-    few = torch.linspace(0, problem.batch - 1, min(IMAGES, problem.batch), device=problem.guess.device).long()
-    part = problem.select(few)
-    m, count = part.output[0].numel(), len(few)
-    coins = torch.randint(0, 2, part.output.shape, generator=torch.Generator().manual_seed(SEED))
-    b = (2 * coins - 1).to(part.output)
-    y = torch.cat([part.output, part.output + PROBE * noise * b])
-    guess = decoder(y)
-    # both halves in one batch
-    twice = part.select(torch.arange(count, device=few.device).repeat(2))
-    twice = replace(twice, output=y, target=y, guess=guess, curvatures=())
-    solver = QuasiNewton(tolerance=0.0) if problem.entrywise else Accelerated(tolerance=0.0)
-
-    def solve(
-        problem: InversionProblem, weight: float, anchor: float, start: Tensor, steps: int, held: bool = False
-    ) -> Tensor:
-        trial = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor)
-        trial = trial.held() if held else trial
-        return run_steps(trial, solver, start, replace(budget, max_steps=steps)).x
-
-    def first(problem: InversionProblem) -> Tensor:
-        return solve(problem, WEIGHT * noise**2, ANCHOR * noise**2, problem.guess, FIRST)
-
-    def risk(x: Tensor) -> Tensor:
-        output = twice.forward(x)
-        divergence = (b * (output[count:] - output[:count])).flatten(1).sum(1) / (PROBE * noise)
-        return square_sum(output[:count] - part.output) + noise**2 * (2 * divergence - m)
-
-    start, scale, unit = _inside(twice), 0.0, ANCHOR * noise**2
-    unchanged, here = risk(start), (0, 0, False)
-    start = first(twice)
-    if free and guess.ndim == 4:
-        errors = _errors(twice, start)
-        if (scale := float(errors.mean())) > 0:
-            twice, unit = replace(twice, trust=_trust(errors, scale)), SHARE * noise**2 / scale
-    risks: dict[Place, Tensor] = {}
-    inverted: dict[Place, Tensor] = {}
-
-    def settings(place: Place) -> tuple[float, float]:
-        return WEIGHT * noise**2 * 2.0 ** place[0], unit * 4.0 ** place[1] if place[1] > -3 else 0.0
-
-    def tried(place: Place, start: Tensor) -> Tensor:
-        if place not in risks:
-            inverted[place] = solve(twice, *settings(place), start, STEPS, place[2])
-            risks[place] = risk(inverted[place])
-        return risks[place]
-
-    # without a prior there is only the anchor to choose
-    directions = [(0, 1), (0, -1)] if not part.split.parts else [(1, 0), (-1, 0), (0, 1), (0, -1)]
-    tried(here, start)
-    while True:
-        moves = [(here[0] + i, here[1] + j, here[2]) for i, j in directions]
-        moves = [move for move in moves if abs(move[0]) <= REACH and -3 <= move[1] <= REACH]
-        moves += [(here[0], here[1], not here[2])] if free and twice.touching is not None else []
-        best = min(moves, key=lambda place: float(tried(place, inverted[here]).mean()))
-        if not _visibly_less(risks[best], risks[here]):
-            break
-        here = best
-    weight, anchor = settings(here)
-    chosen = f"the weight {weight:.3g} and the anchor" if part.split.parts else "the anchor"
-    note = f"SURE chose {chosen} {anchor:.3g}."
-    if scale > 0:
-        note = f"{note[:-1]}, stronger where the decoder is right."
-    if here[2]:
-        note = f"{note[:-1]}, and what the start has at a bound stays there."
-    if float(unchanged.mean()) < float(risks[here].mean()):
-        anchor, note = 1e6, "SURE found nothing better than the start, which is returned."
-    places = sorted(place for place in risks if place[1:] == here[1:])
+    search = _Search(problem, decoder, noise, budget, free)
+    unchanged = float(search.risk(_inside(search.pair)).mean())
+    place = search.downhill()
+    weight, anchor = search.settings(place)
+    in_vain = unchanged < float(search.risks[place].mean())
+    tried = sorted(other for other in search.risks if other[1:] == place[1:])
     trace = WeightTrace(
         "sure",
         "SURE",
-        problem.weight.new_tensor([settings(place)[0] for place in places]),
-        problem.weight.new_tensor([float(risks[place].mean()) for place in places]),
-        note,
+        problem.weight.new_tensor([search.settings(other)[0] for other in tried]),
+        problem.weight.new_tensor([float(search.risks[other].mean()) for other in tried]),
+        "SURE found nothing better than the start, which is returned." if in_vain else search.sentence(place),
     )
     trust: Tensor | float = 1.0
-    if scale > 0 and anchor < 1e6:
-        parts = [problem.select(index) for index in torch.arange(problem.batch, device=few.device).split(size)]
-        trust = torch.cat([_trust(_errors(part, first(part)), scale) for part in parts])
+    if search.error > 0 and not in_vain:
+        indices = torch.arange(problem.batch, device=problem.guess.device).split(size)
+        parts = [problem.select(index) for index in indices]
+        trust = torch.cat([_trust(_errors(part, search.first(part)), search.error) for part in parts])
+    anchor = AT_START if in_vain else anchor
     solution = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor, trust=trust)
-    return solution.held() if here[2] else solution, trace
+    return solution.held() if place[2] else solution, trace
+
+
+class _Search:
+    """The search for the place of least risk, on a few of the images.
+
+    Arguments:
+        problem, decoder, noise, budget, free: as of `choose_jointly`.
+    """
+
+    def __init__(
+        self,
+        problem: InversionProblem,
+        decoder: Callable[[Tensor], Tensor],
+        noise: float,
+        budget: Budget,
+        free: bool,
+    ) -> None:
+        self.noise, self.budget, self.free = noise, budget, free
+        count, device = min(IMAGES, problem.batch), problem.guess.device
+        few = problem.select(torch.linspace(0, problem.batch - 1, count, device=device).long())
+        self.probe = Probe.of(few.output, noise)
+        y = torch.cat([few.output, self.probe.moved])
+        twice = few.select(torch.arange(count, device=device).repeat(2))
+        self.pair = replace(twice, output=y, target=y, guess=decoder(y), curvatures=())
+        """Both inversions of every image, of its data and of the probe's, in one batch."""
+        self.unit = ANCHOR * noise**2
+        """The anchor of j = 0."""
+        self.error = 0.0
+        """The mean squared error of the decoder, where places are trusted by theirs."""
+        self.risks: dict[Place, Tensor] = {}
+        self._inverted: dict[Place, Tensor] = {}
+        self._solver = QuasiNewton(tolerance=0.0) if problem.entrywise else Accelerated(tolerance=0.0)
+
+    def first(self, problem: InversionProblem) -> Tensor:
+        """The inputs of a first inversion from the guess."""
+        return self._solve(problem, WEIGHT * self.noise**2, ANCHOR * self.noise**2, problem.guess, FIRST)
+
+    def risk(self, x: Tensor) -> Tensor:
+        """Of the inputs of the pair: one number per image."""
+        return self.probe.risk(*self.pair.forward(x).chunk(2))
+
+    def settings(self, place: Place) -> tuple[float, float]:
+        """Weight and anchor."""
+        anchor = self.unit * 4.0 ** place[1] if place[1] > -3 else 0.0
+        return WEIGHT * self.noise**2 * 2.0 ** place[0], anchor
+
+    def downhill(self) -> Place:
+        """The place from which no step leads to a visibly smaller risk."""
+        start, here = self.first(self.pair), (0, 0, False)
+        if self.free and self.pair.guess.ndim == 4:
+            self._trust_by_place(_errors(self.pair, start))
+        self._try(here, start)
+        while True:
+            best = min(self._neighbours(here), key=lambda place: float(self._try(place, self._inverted[here]).mean()))
+            if not _visibly_less(self.risks[best], self.risks[here]):
+                return here
+            here = best
+
+    def sentence(self, place: Place) -> str:
+        """What was chosen."""
+        weight, anchor = self.settings(place)
+        chosen = f"the weight {weight:.3g} and the anchor" if self.pair.split.parts else "the anchor"
+        by_place = ", stronger where the decoder is right" if self.error > 0 else ""
+        held = ", and what the start has at a bound stays there" if place[2] else ""
+        return f"SURE chose {chosen} {anchor:.3g}{by_place}{held}."
+
+    def _trust_by_place(self, errors: Tensor) -> None:
+        if (mean := float(errors.mean())) > 0:
+            self.error, self.unit = mean, SHARE * self.noise**2 / mean
+            self.pair = replace(self.pair, trust=_trust(errors, mean))
+
+    def _neighbours(self, here: Place) -> list[Place]:
+        i, j, held = here
+        moves = [(i, j + 1, held), (i, j - 1, held)]
+        if self.pair.split.parts:  # without a prior there is only the anchor to choose
+            moves = [(i + 1, j, held), (i - 1, j, held), *moves]
+        moves = [move for move in moves if abs(move[0]) <= REACH and -3 <= move[1] <= REACH]
+        return [*moves, (i, j, not held)] if self.free and self.pair.touching is not None else moves
+
+    def _try(self, place: Place, start: Tensor) -> Tensor:
+        """The risk of a place, for every image."""
+        if place not in self.risks:
+            weight, anchor = self.settings(place)
+            self._inverted[place] = self._solve(self.pair, weight, anchor, start, STEPS, held=place[2])
+            self.risks[place] = self.risk(self._inverted[place])
+        return self.risks[place]
+
+    def _solve(
+        self, problem: InversionProblem, weight: float, anchor: float, start: Tensor, steps: int, held: bool = False
+    ) -> Tensor:
+        trial = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor)
+        trial = trial.held() if held else trial
+        return run_steps(trial, self._solver, start, replace(self.budget, max_steps=steps)).x
 
 
 def _visibly_less(new: Tensor, old: Tensor) -> bool:

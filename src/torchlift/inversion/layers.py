@@ -151,13 +151,6 @@ class Layers:
         d = self.form.d[0]
         return block.adjoint(y if d is None else y - d)
 
-    def output_of(self, last: Tensor) -> Tensor:
-        """N(x) from the last layer's σ_n(v_n): the inverse of `target`."""
-        if not ends_in_activation(self.form):
-            return last
-        ((_, block),) = self.form.K.rows[0]
-        return block.affine(last, self.form.d[0])
-
     def pre_activation(self, r: int, u: Sequence[Tensor], context: Context = None) -> Tensor:
         """v_{r+1}."""
         form = self.form

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-
-import torch
-from torch import Tensor
 
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
+from torchlift.core.memory import available_memory
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.problem import InversionProblem
 from torchlift.networks import Network
@@ -31,7 +28,7 @@ def batch_size(
         copies: from how many starts at once, where there is memory for them.
     """
     most = BATCH if batch_limit is None else check_size("invert batch_limit", batch_limit)
-    free = free_memory(problem.guess) / 2
+    free = available_memory(problem.guess.device) / 2
     limit = free if memory_limit is None else check_positive("invert memory_limit", memory_limit)
     needed = memory_per_image(network, problem)
     if needed > limit:
@@ -51,10 +48,3 @@ def memory_per_image(network: object, problem: InversionProblem) -> int:
         form = layers.form
         shapes += [*form.W.row_shapes, *form.W.row_shapes, *form.K.row_shapes]
     return COPIES * problem.guess.element_size() * sum(math.prod(shape) for shape in shapes)
-
-
-def free_memory(like: Tensor) -> float:
-    """Free bytes on the device of a tensor."""
-    if like.device.type == "cuda":
-        return float(torch.cuda.mem_get_info(like.device)[0])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))

@@ -10,13 +10,23 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_positive
-from torchlift.core.derivatives import differentiable_twice
 from torchlift.core.tensors import Point, add_scaled
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
+from torchlift.inversion.linearised import Linearised
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.proximal import input_step
-from torchlift.inversion.solver import SMOOTHING, InversionState, Nested, block_bound, choose, envelope_duals, length
+from torchlift.inversion.solver import (
+    SMOOTHING,
+    InversionState,
+    Nested,
+    Watch,
+    block_bound,
+    choose,
+    envelope_duals,
+    length,
+    rounding,
+)
 from torchlift.solvers import AdamScaling
 from torchlift.solvers.scaling import ScalingState
 
@@ -138,7 +148,7 @@ class NestedPDHG(Descent):
     def advance(self, problem: InversionProblem, state: InversionState) -> InversionState:
         new = super().advance(problem, state)
         old, curvature = state.memory, state.memory.own.value
-        steep = too_steep(old.smooth, old.gradient, new.x - state.x, new.memory.smooth, curvature, state.watch.size)
+        steep = too_steep(old.smooth, old.gradient, new.x - state.x, new.memory.smooth, curvature, state.watch)
         if not bool(steep.any()):
             return new
         again = replace(state, memory=replace(old, own=LocalCurvature(2 * curvature)))
@@ -151,12 +161,11 @@ class NestedPDHG(Descent):
         return (*input_step(problem, state, gradient, 1 / own.value, sigma), own)
 
 
-def too_steep(f: Tensor, gradient: Tensor, moved: Tensor, after: Tensor, curvature: Tensor, size: Tensor) -> Tensor:
+def too_steep(f: Tensor, gradient: Tensor, moved: Tensor, after: Tensor, curvature: Tensor, watch: Watch) -> Tensor:
     """Where f(x + d) > f(x) + ⟨∇f(x), d⟩ + L/2 ‖d‖² by more than rounding explains: L is too small there."""
     flat = moved.flatten(1)
     model = f + torch.linalg.vecdot(gradient.flatten(1), flat) + 0.5 * curvature * torch.linalg.vecdot(flat, flat)
-    room = torch.finfo(f.dtype).eps * (32 * f.abs() + size)
-    return ~(after <= model + room) & (curvature < 1e12)
+    return ~(after <= model + rounding(watch, f)) & (curvature < 1e12)
 
 
 def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
@@ -164,18 +173,12 @@ def curvature_at(problem: InversionProblem, x: Tensor, steps: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
     size = x.new_ones(x.shape[0])
-    with torch.enable_grad(), differentiable_twice():
-        leaf = x.detach().requires_grad_()
-        output = problem.forward(leaf)
-        dual = torch.zeros_like(output).requires_grad_()
-        # w ↦ N'ᵀw is linear, so that its derivative in direction d is N'd
-        (back,) = torch.autograd.grad(output, leaf, dual, create_graph=True)
-        for _ in range(steps):
-            direction = direction / along(length(direction).clamp_min(1e-12), direction)
-            (forward,) = torch.autograd.grad(back, dual, direction, retain_graph=True)
-            (direction,) = torch.autograd.grad(output, leaf, forward, retain_graph=True)
-            size = length(direction)
+    network = Linearised.at(problem, x)
+    for _ in range(steps):
+        direction = direction / along(length(direction).clamp_min(1e-12), direction)
+        direction = network.adjoint(network.forward(direction))
+        size = length(direction)
     steepest = problem.loss.curvature()
-    data = (size.detach() * (steepest if steepest < torch.inf else 1.0)).clamp_min(1e-6)
+    data = (size * (steepest if steepest < torch.inf else 1.0)).clamp_min(1e-6)
     stiffness = problem.stiffness
     return data + (stiffness.flatten(1).amax(1) if isinstance(stiffness, Tensor) else stiffness)

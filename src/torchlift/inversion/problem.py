@@ -17,7 +17,7 @@ from torchlift.functions.priors import PlugAndPlay
 from torchlift.inversion.layers import Layers, Tensors
 from torchlift.liftings import Bregman
 from torchlift.operators import Context
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.prox import Box, Identity, ProximalActivation, ReLU
 
 BREGMAN = Bregman()
@@ -250,7 +250,7 @@ class InversionProblem:
             output=self.output[index],
             weight=self.weight[index],
             guess=self.guess[index],
-            context=map_context(self.context, lambda tensor: tensor[index]),
+            context=select_context(self.context, index),
             trust=self.trust[index] if isinstance(self.trust, Tensor) else self.trust,
         )
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_number, check_positive, check_size
-from torchlift.core.errors import invalid_value
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, square_sum
@@ -104,8 +103,7 @@ class QuasiNewton(Nested):
         super().__post_init__()
         check_size("QuasiNewton memory", self.memory)
         check_positive("QuasiNewton smoothing", self.smoothing)
-        if check_number("QuasiNewton spectrum", self.spectrum) < 0:
-            invalid_value("QuasiNewton spectrum", "a number >= 0", self.spectrum)
+        check_number("QuasiNewton spectrum", self.spectrum, minimum=0)
 
     def remember(self, problem: InversionProblem, state: InversionState) -> Curvature:
         x = state.x

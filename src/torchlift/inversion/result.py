@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,12 @@ from torchlift.inversion.solver import Status
 
 #: Inputs for which others with the same objective are looked for, and relative to what it is the same.
 LOOKED_AT, TWIN = 16, 1e-3
+
+#: What an inversion says of every input.
+PER_INPUT = (
+    *("x", "residual", "gaps", "objective", "bound", "start_residual", "start_objective"),
+    *("status", "steps", "monotone", "weight"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +46,9 @@ class WeightTrace:
 
     def rows(self) -> list[dict[str, float]]:
         """One row per trial, with the mean over images, for tables and plots."""
-        weights, values = (each.flatten(1).double() if each.ndim > 1 else each.double()[:, None] for each in self._pair)
+        weights, values = (each.double().reshape(len(each), -1) for each in (self.weights, self.values))
         means = zip(weights.log().mean(1).exp().tolist(), values.mean(1).tolist(), strict=True)
         return [{"weight": weight, self.criterion: value} for weight, value in means]
-
-    @property
-    def _pair(self) -> tuple[Tensor, Tensor]:
-        return self.weights, self.values
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,26 +200,10 @@ def join(parts: Sequence[Inversion]) -> Inversion:
     """The inversions of several batches as one."""
     if len(parts) == 1:
         return parts[0]
-
-    def together(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])
-
+    values: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_INPUT}
     gaps = [part.duality_gap for part in parts if part.duality_gap is not None]
-    return Inversion(
-        x=together("x"),
-        residual=together("residual"),
-        gaps=together("gaps"),
-        objective=together("objective"),
-        bound=together("bound"),
-        start_residual=together("start_residual"),
-        start_objective=together("start_objective"),
-        status=together("status"),
-        steps=together("steps"),
-        monotone=together("monotone"),
-        weight=together("weight"),
-        duality_gap=torch.cat(gaps) if gaps else None,
-        history=_average([(part.history, len(part.x)) for part in parts]),
-    )
+    history = _average([(part.history, len(part.x)) for part in parts])
+    return Inversion(**values, duality_gap=torch.cat(gaps) if gaps else None, history=history)
 
 
 def _average(histories: Sequence[tuple[tuple[Record, ...], int]]) -> tuple[Record, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_number, check_positive, check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.errors import invalid_type
 from torchlift.core.tensors import Point
 from torchlift.core.trees import map_leaves
 from torchlift.functions.base import along
@@ -209,8 +209,7 @@ class InversionSolver(Solver[InversionProblem, Any]):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if check_number(f"{name} tolerance", self.tolerance) < 0:
-            invalid_value(f"{name} tolerance", "a number >= 0", self.tolerance)
+        check_number(f"{name} tolerance", self.tolerance, minimum=0)
         check_size(f"{name} patience", self.patience)
         check_positive(f"{name} visible", self.visible)
 

@@ -18,7 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchlift.core.checks import (
     Shape,
     check_batch,
+    check_choice,
     check_finite,
+    check_instance,
     check_like,
     check_number,
     check_positive,
@@ -43,7 +45,7 @@ from torchlift.networks import Linear, Network, lift
 from torchlift.networks.input_shape import first_layer, fitting_shapes, known_shape, shape_example
 from torchlift.operators import Context, LinearOperator
 from torchlift.operators.context import context_batch
-from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 
 Algorithm = InversionSolver | Exact | Automatic
 
@@ -212,9 +214,7 @@ def _check_output(name: str, network: Network, y: object) -> Tensor:
 
 def check_start(network: Network | Joint, y: Tensor, start: object, anchor: object) -> tuple[Tensor, float]:
     """The start, zeros by default, and the strength of the anchor."""
-    strength = 0.0 if anchor is None else check_number("invert anchor", anchor)
-    if strength < 0:
-        invalid_value("invert anchor", "a number >= 0", anchor)
+    strength = 0.0 if anchor is None else check_number("invert anchor", anchor, minimum=0)
     if start is None:
         if strength:
             invalid_value("invert anchor", "a start to be anchored at", "start=None", "Pass start=decoder(y).")
@@ -229,8 +229,7 @@ def check_loss(loss: object, y: Tensor, algorithm: Algorithm, lifted: bool) -> L
     """L, the squared error by default, and the only one that lifted algorithms know."""
     if loss is None:
         return SquaredError()
-    if not isinstance(loss, Loss):
-        invalid_type("invert loss", "a loss", loss, "Try torchlift.losses.Huber(0.1).")
+    loss = check_instance("invert loss", loss, Loss, "a loss", "Try torchlift.losses.Huber(0.1).")
     if lifted and not isinstance(loss, SquaredError):
         hint = "Use algorithm='auto', 'accelerated', 'nested-adam' or 'nested-pdhg'."
         invalid_value(f"invert loss with {type(algorithm).__name__}", "the squared error", type(loss).__name__, hint)
@@ -347,10 +346,9 @@ def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, 
 
     Outside the range Ψ(y) = +∞, and so is the distance to every output.
     """
-    if on_infeasible not in ("refuse", "project"):
-        invalid_value("invert on_infeasible", "'refuse' or 'project'", repr(on_infeasible))
+    check_choice("invert on_infeasible", on_infeasible, ("refuse", "project"))
     activation, target = layers.activations[-1], layers.target(y)
-    outside = _outside(activation, target)
+    outside = ~in_domain(activation, target).expand_as(target)
     if not bool(outside.any()):
         return target, 0
     position = tuple(outside.nonzero()[0].tolist())
@@ -359,12 +357,6 @@ def feasible(layers: Layers, y: Tensor, on_infeasible: object) -> tuple[Tensor, 
         hint = "Pass on_infeasible='project' to move them there."
         invalid_value("invert y", expected, f"{float(target[position]):.6g} at index {position}", hint)
     moved = into_domain(activation, target)
-    if bool(_outside(activation, moved).any()):
+    if not bool(in_domain(activation, moved).all()):
         invalid_value("invert y", f"values near the range of {type(activation).__name__}", "values far from it")
     return moved, int(outside.sum())
-
-
-def _outside(activation: ProximalActivation, target: Tensor) -> Tensor:
-    """Which entries (all of a group) have an infinite Ψ."""
-    infinite = activation.psi(target).isinf()
-    return infinite if activation.dim is None else infinite.unsqueeze(activation.dim).expand_as(target)

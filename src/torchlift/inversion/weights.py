@@ -14,6 +14,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.inversion.result import Inversion, WeightTrace
+from torchlift.inversion.sure import SEED, Probe
 
 
 class Invert(Protocol):
@@ -94,10 +95,10 @@ class WeightRule(ABC):
 class Sure(WeightRule):
     """The least unbiased estimate of the error in the output, Monte-Carlo SURE.
 
-        ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y)),   div ≈ ⟨b, N(x̂(y + εb)) − N(x̂(y))⟩/ε, b = ±1
+        ‖N(x̂) − y‖² − mς² + 2ς² div_y N(x̂(y))
 
-    estimates ‖N(x̂) − N(x)‖² without knowing x, for Gaussian noise of standard
-    deviation ς. The search goes downhill from 2ς² in factors of 2, for weights of
+    estimates ‖N(x̂) − N(x)‖² for Gaussian noise of standard deviation ς, with the
+    divergence from a random probe (see `Probe`). The search goes downhill from 2ς² in factors of 2, for weights of
     single images over a grid; a parabola refines the least value.
 
     Arguments:
@@ -112,7 +113,7 @@ class Sure(WeightRule):
 
     count: int = 9
     probe: float = 0.1
-    seed: int = 271_828
+    seed: int = SEED
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,18 +121,17 @@ class Sure(WeightRule):
         check_positive("Sure probe", self.probe)
 
     def choose(self, trial: Trial) -> tuple[Tensor, WeightTrace]:
-        coins = torch.randint(0, 2, trial.y.shape, generator=torch.Generator().manual_seed(self.seed))
-        b = (2 * coins - 1).to(trial.y)
-        weight, risk = self._over_a_grid(trial, b) if self.per_image else self._downhill(trial, b)
+        probe = Probe.of(trial.y, _noise(trial), self.probe, self.seed)
+        weight, risk = self._over_a_grid(trial, probe) if self.per_image else self._downhill(trial, probe)
         order = weight.argsort(0)
         weight, risk = weight.gather(0, order), risk.gather(0, order)
         return trial.same(_vertex(weight.log(), risk).exp()), WeightTrace(self.name, "SURE", weight, risk)
 
-    def _downhill(self, trial: Trial, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _downhill(self, trial: Trial, probe: Probe) -> tuple[Tensor, Tensor]:
         """Weights for all images and their risks, with the least between two others unless it is at an end: (K, 1)."""
         low, high = self.bounds(trial)
         first = min(max(2 * _noise(trial) ** 2, low), high)
-        risk, pair = self._risk(trial, b, trial.same(first), (trial.start, trial.start))
+        risk, pair = self._risk(trial, probe, trial.same(first), (trial.start, trial.start))
         risks, best = {first: float(risk[0])}, pair
         for ratio in (2.0, 0.5):
             weight, pair = min(risks, key=lambda each: risks[each]), best
@@ -139,7 +139,7 @@ class Sure(WeightRule):
                 weight *= ratio
                 if not low <= weight <= high:
                     break
-                risk, pair = self._risk(trial, b, trial.same(weight), pair)
+                risk, pair = self._risk(trial, probe, trial.same(weight), pair)
                 risks[weight] = float(risk[0])
                 if risks[weight] > min(risks.values()):
                     break
@@ -148,36 +148,31 @@ class Sure(WeightRule):
                 break  # downhill was this way
         return trial.y.new_tensor([*risks])[:, None], trial.y.new_tensor([*risks.values()])[:, None]
 
-    def _over_a_grid(self, trial: Trial, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _over_a_grid(self, trial: Trial, probe: Probe) -> tuple[Tensor, Tensor]:
         """Weights and risks of every image: (K, B)."""
         weights, risks = [], []
         pair = (trial.start, trial.start)
         grid = self.grid(trial, self.count)
         for weight in grid:
             weights.append(trial.same(weight))
-            risk, pair = self._risk(trial, b, weights[-1], pair)
+            risk, pair = self._risk(trial, probe, weights[-1], pair)
             risks.append(risk)
         # the grid is coarse, and the risk no parabola on it: look at thirds of a step around its least value
         ratio = (grid[0] / grid[1]) ** (1 / 3)
         centre = torch.stack(weights)[torch.stack(risks).argmin(0).clamp(1, self.count - 2), 0]
         for power in (2, 1, -1, -2):
             weights.append(trial.same(centre * ratio**power))
-            risk, pair = self._risk(trial, b, weights[-1], pair)
+            risk, pair = self._risk(trial, probe, weights[-1], pair)
             risks.append(risk)
         return torch.stack(weights), torch.stack(risks)
 
     def _risk(
-        self, trial: Trial, b: Tensor, weight: Tensor, start: tuple[Tensor, Tensor]
+        self, trial: Trial, probe: Probe, weight: Tensor, start: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The estimate for every image, or its mean for all of them, and the inversions of y and of y + εb."""
-        noise, m = _noise(trial), trial.y[0].numel()
-        epsilon = self.probe * noise
         plain = trial.invert(weight, start[0], self.steps).x
-        moved = trial.invert(weight, start[1], self.steps, trial.y + epsilon * b).x
-        output = trial.output(plain)
-        divergence = (b * (trial.output(moved) - output)).flatten(1).sum(1) / epsilon
-        fit = (output - trial.y).flatten(1).square().sum(1)
-        risk = fit - m * noise**2 + 2 * noise**2 * divergence
+        moved = trial.invert(weight, start[1], self.steps, probe.moved).x
+        risk = probe.risk(trial.output(plain), trial.output(moved))
         return risk if self.per_image else trial.same(risk.mean()), (plain, moved)
 
 

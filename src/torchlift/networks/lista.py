@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
 from torchlift.networks.unrolled import (
@@ -84,8 +84,7 @@ class LISTA(Unrolled):
         images = dictionary.out_shape if isinstance(dictionary, LinearOperator) else None
         H = forward_model("LISTA H", H, images, context)
         L = as_operator("LISTA dictionary", dictionary, out_shape=H.in_shape)
-        if form not in ("ista", "coupled"):
-            invalid_value("LISTA form", "'ista' or 'coupled'", repr(form))
+        check_choice("LISTA form", form, ("ista", "coupled"))
         super().__init__(H.out_shape, H.in_shape)
         self.iterations = check_size("LISTA iterations", iterations)
         self.form = form

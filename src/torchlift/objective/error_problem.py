@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.core.tensors import Factor, Point
+from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.objective.engine import States
 from torchlift.objective.objective import Objective
-from torchlift.objective.problem import Split, TrainingProblem, copy_into
+from torchlift.objective.problem import Split, TrainingProblem, stacked
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 from torchlift.prox.base import is_trained, tensors_of, with_tensors
@@ -116,7 +116,7 @@ class ErrorProblem(TrainingProblem):
         """p − σ(v̄) with p the proximal point of σ(v̄) + e."""
         layers = list(tensors) if self.split != "whole" else [layer for buffer in tensors for layer in buffer]
         frozen = [self._frozen()[row][1].to(layer.dtype) for row, layer in zip(rows, layers, strict=True)]
-        shifts = frozen if self.split != "whole" else _stacked(frozen, [len(buffer) for buffer in tensors])
+        shifts = frozen if self.split != "whole" else stacked(frozen, [len(buffer) for buffer in tensors])
         moved = super()._prox_states(tuple(t + s for t, s in zip(tensors, shifts, strict=True)), rows, step)
         return [tensor - shift for tensor, shift in zip(moved, shifts, strict=True)]
 
@@ -221,11 +221,6 @@ def _detached(activation: ProximalActivation, value: Tensor) -> tuple[ProximalAc
     """Copies that keep their numbers, whatever becomes of learned thresholds."""
     tensors = {name: tensor.detach().clone() for name, tensor in tensors_of(activation).items()}
     return with_tensors(activation, tensors) if tensors else activation, value.detach()
-
-
-def _stacked(layers: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    rest = iter(layers)
-    return [torch.stack([next(rest) for _ in range(count)]) for count in counts]
 
 
 def problem_class(objective: Objective) -> type[TrainingProblem]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchlift.core.problem import Problem
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.solution import Result, StepFailure
-from torchlift.core.tensors import Factor, Point
+from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.objective.engine import Engine, States
 from torchlift.operators import Context
 from torchlift.solvers import FISTA, Backtracking, Stopping, solve
@@ -68,8 +68,7 @@ class Energy(Problem):
 
     def load(self, point: Point) -> States:
         """The point as states, valid until the next call."""
-        for buffer, values in zip(self._states.buffers, point["states"], strict=True):
-            buffer.copy_(values)
+        copy_into(point["states"], self._states.buffers)
         return self._states
 
     def smooth_value(self, point: Point) -> float:

@@ -12,7 +12,7 @@ from torchlift.core.checks import check_choice
 from torchlift.networks import Network
 from torchlift.objective.engine import Layout, States
 from torchlift.operators import Context
-from torchlift.prox import ProximalActivation
+from torchlift.prox.base import in_domain
 
 STARTS = ("forward", "input", "random")
 
@@ -53,9 +53,7 @@ def initialise(
         layers = [torch.randn(len(y), *s, generator=generator, dtype=y.dtype).to(y.device) for s in layout.shapes]
     pairs = zip(form.activations, layers, strict=True)
     layers = [torch.where(in_domain(activation, layer), layer, activation(layer)) for activation, layer in pairs]
-    z = layout.allocate(len(y), y, dtype)
-    for slot, layer in zip(z, layers, strict=True):
-        slot.copy_(layer)
+    z = layout.hold(layers, y, dtype)
     z.set_input(y)
     if free_u:
         z.u = coupled(network, y, layers, context, dtype)
@@ -68,10 +66,8 @@ def coupled(
 ) -> States:
     """u_1, …, u_J with M u = V z, stored in `dtype`."""
     form = network.operators()
-    u = Layout(form.W.column_shapes[1:]).allocate(len(y), y, dtype)
-    for slot, layer in zip(u, form.eliminate(y, [layer.to(y.dtype) for layer in z], context)[1:], strict=True):
-        slot.copy_(layer)
-    return u
+    u = form.eliminate(y, [layer.to(y.dtype) for layer in z], context)[1:]
+    return Layout(form.W.column_shapes[1:]).hold(u, y, dtype)
 
 
 def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -80,9 +76,3 @@ def _fit(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     missing = math.prod(shape) - flat.shape[1]
     fitted = torch.nn.functional.pad(flat, (0, missing)) if missing >= 0 else flat[:, :missing]
     return fitted.reshape(len(y), *shape)
-
-
-def in_domain(activation: ProximalActivation, z: Tensor) -> Tensor:
-    """Whether Ψ is finite, in a shape that broadcasts against z."""
-    finite = torch.isfinite(activation.psi(z))
-    return finite if activation.dim is None else finite.unsqueeze(activation.dim)

@@ -16,8 +16,8 @@ from torch import Tensor
 from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.objective.engine import Layout, States
-from torchlift.objective.initial import in_domain
 from torchlift.prox import ProximalActivation, Simplex, Softmax
+from torchlift.prox.base import in_domain
 
 
 class LatentCache:

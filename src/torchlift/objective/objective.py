@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from torchlift.core.checks import check_batch, check_choice, check_instance, check_like, check_positive
 from torchlift.core.errors import invalid_value
+from torchlift.core.tensors import copy_into
 from torchlift.functions.losses import Loss, SquaredError
 from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Classical, Lifting
@@ -92,8 +93,7 @@ class Objective:
         self.state_regularisers = self._on_states(states)
         self.parameter_regularisers = self._on_parameters(parameters or {})
         self.coordinates: CoordinateKind = coordinates
-        if coordinates not in ("states", "errors"):
-            invalid_value("Objective coordinates", "'states' or 'errors'", repr(coordinates))
+        check_choice("Objective coordinates", coordinates, get_args(CoordinateKind))
         if coordinates == "errors":
             self._check_errors()
 
@@ -218,8 +218,7 @@ class Objective:
         result = z.clone()
         layers = [layer.to(self._dtype(layer)) for layer in z]
         moved = self.prox_layers(range(len(z)), layers, [step] * len(z))
-        for slot, layer in zip(result, moved, strict=True):
-            slot.copy_(layer)
+        copy_into(moved, result)
         return result
 
     def prox_layers(

@@ -79,12 +79,7 @@ def can_minimise(objective: Objective) -> bool:
 
 def _laid_out(engine: StackedEngine, states: States, y: Tensor) -> States:
     """The states in the layout of an engine; a copy unless they are in it."""
-    if states.layout == engine.layout:
-        return states
-    copy = engine.layout.allocate(len(y), y)
-    for slot, layer in zip(copy, states, strict=True):
-        slot.copy_(layer)
-    return copy
+    return states if states.layout == engine.layout else engine.layout.hold(states, y)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
-from torchlift.core.tensors import Factor, Point
+from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.networks import Network
 from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
 from torchlift.objective.coordinates import Coordinates
@@ -235,8 +235,7 @@ class TrainingProblem(Problem):
             entry for size, count in zip(steps, counts, strict=True)
             for entry in (size if isinstance(size, Tensor) else [size] * count)
         ]  # fmt: skip
-        moved = iter(self.objective.prox_layers(rows, layers, sizes, self.coordinates.reference))
-        return [torch.stack([next(moved) for _ in range(count)]) for count in counts]
+        return stacked(self.objective.prox_layers(rows, layers, sizes, self.coordinates.reference), counts)
 
     def _load(self, point: Point) -> None:
         """Put a point into the network and the states."""
@@ -307,11 +306,10 @@ class NetworkParameters:
         return [p for p in self.network.parameters() if p.requires_grad]
 
 
-@torch.no_grad()
-def copy_into(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    """Write tensors over others, one by one."""
-    for tensor, target in zip(tensors, targets, strict=True):
-        target.copy_(tensor)
+def stacked(layers: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """One tensor for so many layers in turn, as buffers hold those of equal shape."""
+    rest = iter(layers)
+    return [torch.stack([next(rest) for _ in range(count)]) for count in counts]
 
 
 def same_tensors(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:

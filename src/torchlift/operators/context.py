@@ -38,6 +38,11 @@ def map_context(context: Context, function: Callable[[Tensor], Tensor]) -> Conte
     return function(context)
 
 
+def select_context(context: Context, which: slice | Tensor) -> Context:
+    """The context of some of the samples."""
+    return map_context(context, lambda tensor: tensor[which])
+
+
 def context_batch(where: str, context: Context) -> int:
     """The number of samples a context describes; 1 without a context."""
     sizes = {tensor.shape[0] if tensor.ndim else 0 for tensor in context_tensors(context)} or {1}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.data import Batch, Batches
-from torchlift.operators.context import map_context
+from torchlift.data.base import select_samples
 from torchlift.parallel.mesh import Mesh
 from torchlift.parallel.shard import MeshShard, split_evenly
 
@@ -61,7 +61,7 @@ class ShardedBatches(Batches):
         for batch in self.batches.ordered(size):
             rows = split_evenly(len(batch.y), self.mesh.data)[self.mesh.data_rank]
             if rows.stop > rows.start:
-                yield _rows_of(batch, rows)
+                yield select_samples(batch, rows)
 
     def example(self) -> Batch:
         return self.batches.example()
@@ -70,7 +70,7 @@ class ShardedBatches(Batches):
         if self._last is None or self._last[0] != count:
             batch = self.batches.batch(count)
             rows, shard = self._rows(count, len(batch.y))
-            self._last = (count, _rows_of(batch, rows), shard)
+            self._last = (count, select_samples(batch, rows), shard)
         return self._last[1:]
 
     def _rows(self, count: int, total: int) -> tuple[slice | Tensor, MeshShard]:
@@ -84,7 +84,3 @@ class ShardedBatches(Batches):
         owners = torch.bucketize(indices, torch.tensor(ends, dtype=indices.dtype, device=indices.device), right=True)
         shard = MeshShard(self.mesh, tuple(torch.bincount(owners, minlength=self.mesh.data).tolist()))
         return (owners == self.mesh.data_rank).nonzero().squeeze(1) if shard.counted else slice(0, 1), shard
-
-
-def _rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
-    return Batch(batch.y[rows], batch.x[rows], map_context(batch.context, lambda tensor: tensor[rows]))

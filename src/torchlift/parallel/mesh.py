@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torchlift.core.checks import check_positive
+from torchlift.core.checks import check_instance, check_positive
 from torchlift.core.errors import TorchliftError, invalid_type, invalid_value
 
 if TYPE_CHECKING:
@@ -344,8 +344,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def parse_mesh(text: str) -> dict[Axis, int]:
     """{"data": 2, "layers": 2} from "data=2,layers=2"; an axis that is left out has length 1."""
-    if not isinstance(text, str):
-        invalid_type("mesh", 'a text such as "data=2,layers=2"', text)
+    text = check_instance("mesh", text, str, 'a text such as "data=2,layers=2"')
     sizes: dict[Axis, int] = {"data": 1, "layers": 1}
     seen: set[str] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):

@@ -315,9 +315,9 @@ class ShardedProblem(TrainingProblem):
         whole, first = self.whole_objective, self.stage.first
         y = self.inputs.new_zeros(self.shard.total, *self.inputs.shape[1:])
         drawn = initialise(whole.network, whole.layout, y, "random", generator=generator, dtype=whole.state_dtype)
-        z = self.objective.layout.allocate(len(self.y), self.y, whole.state_dtype)
-        for slot, layer in zip(z, drawn[first : first + len(z)], strict=True):
-            slot.copy_(layer[self.shard.rows])
+        layout = self.objective.layout
+        own = (layer[self.shard.rows] for layer in drawn[first : first + len(layout.shapes)])
+        z = layout.hold(own, self.y, whole.state_dtype)
         if whole.coupling is not None:
             z.u = coupled(whole.network, self.y, list(z), self.context, whole.state_dtype)
         return z

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchlift.core.errors import invalid_value
 from torchlift.core.shard import Shard
+from torchlift.core.tensors import copy_into
 from torchlift.networks import Chain
 from torchlift.objective import Objective
 from torchlift.objective.bounds import squared_norm, with_ones
@@ -125,8 +126,7 @@ class LayerStage(Stage):
     @torch.no_grad()
     def publish(self, tensors: Sequence[Tensor]) -> None:
         targets = [p for p in self.chain.parameters() if p.requires_grad]
-        for target, tensor in zip(targets, self.gather(tensors), strict=True):
-            target.copy_(tensor)
+        copy_into(self.gather(tensors), targets)
 
     def parameter_bound(self, y: Tensor, z: States, context: Context, shard: Shard) -> float | None:
         """c ‖X‖²/B of every layer, X = (u, 1); the largest counts."""
@@ -156,7 +156,5 @@ class LayerStage(Stage):
     ) -> dict[str, Tensor] | None:
         assert self.dense_engine is not None  # the caller knows
         u = self.engine.inputs(y, z, context)[0]
-        states = self.dense_engine.layout.allocate(len(u), u)
-        for slot, layer in zip(states, z, strict=True):
-            slot.copy_(layer)
+        states = self.dense_engine.layout.hold(z, u)
         return minimise_layers(self.objective, self.dense_engine, u, x, states, tolerance, near, strength, shard)

@@ -163,6 +163,12 @@ def is_trained(activation: ProximalActivation) -> bool:
     return any(tensor.requires_grad for tensor in tensors_of(activation).values())
 
 
+def in_domain(activation: ProximalActivation, u: Tensor) -> Tensor:
+    """Where Ψ(u) is finite, in a shape that broadcasts against u: a group is inside as a whole, or not at all."""
+    finite = activation.psi(u).isfinite()
+    return finite if activation.dim is None else finite.unsqueeze(activation.dim)
+
+
 def with_tensors(activation: ProximalActivation, values: Mapping[str, Tensor]) -> ProximalActivation:
     """The same activation with other tensors, past the checks of its constructor, which would read them."""
     twin = object.__new__(type(activation))

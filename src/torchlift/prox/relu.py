@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchlift.core.checks import check_number
-from torchlift.core.errors import invalid_value
+from torchlift.core.checks import check_interval
 from torchlift.prox.base import ProximalActivation, check_step, indicator
 
 
@@ -63,9 +62,8 @@ class LeakyReLU(ProximalActivation):
     slope: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < check_number("LeakyReLU slope", self.slope) < 1:
-            hint = "Slope 0 is ReLU(), slope 1 is Identity(); other slopes are not proximal."
-            invalid_value("LeakyReLU slope", "a number in (0, 1)", self.slope, hint)
+        hint = "Slope 0 is ReLU(), slope 1 is Identity(); other slopes are not proximal."
+        check_interval("LeakyReLU slope", self.slope, "(0, 1)", hint)
 
     def __call__(self, v: Tensor) -> Tensor:
         return F.leaky_relu(v, self.slope)

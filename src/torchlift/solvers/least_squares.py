@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_like, check_number, check_tensor
+from torchlift.core.checks import check_choice, check_like, check_number, check_tensor
 from torchlift.core.cholesky import cholesky
 from torchlift.core.errors import invalid_value
 from torchlift.solvers.conjugate_gradient import conjugate_gradient
@@ -78,5 +78,4 @@ def _check(inputs: Tensor, targets: Tensor, ridge: float, method: str) -> None:
     if targets.ndim not in (1, 2) or len(targets) != len(inputs):
         invalid_value("targets", f"{len(inputs)} rows, as the inputs", f"shape {tuple(targets.shape)}")
     check_number("ridge", ridge, minimum=0)
-    if method not in ("auto", "cholesky", "cg"):
-        invalid_value("method", "'auto', 'cholesky' or 'cg'", repr(method))
+    check_choice("method", method, get_args(Method))

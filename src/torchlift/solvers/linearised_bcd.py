@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from torchlift.core.checks import check_instance, check_size
+from torchlift.core.checks import check_choice, check_instance, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
@@ -54,8 +54,7 @@ class LinearisedBCD(Solver[Problem, LinearisedState]):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.sweep not in SWEEPS:
-            invalid_value("LinearisedBCD sweep", f"one of {', '.join(SWEEPS)}", repr(self.sweep))
+        check_choice("LinearisedBCD sweep", self.sweep, SWEEPS)
         check_size("LinearisedBCD steps", self.steps)
         named = self.parts if isinstance(self.parts, Mapping) else {"": self.parts}
         for name, part in named.items():

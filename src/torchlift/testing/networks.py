@@ -12,7 +12,7 @@ from torchlift.core.checks import check_instance
 from torchlift.core.errors import invalid_value
 from torchlift.networks import MLP, Network, Perceptron
 from torchlift.operators import Context
-from torchlift.operators.context import context_batch, map_context
+from torchlift.operators.context import context_batch, map_context, select_context
 from torchlift.testing.compare import at_most, close, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
@@ -56,7 +56,7 @@ def unified_form(network: Network, y: Tensor, context: Context) -> None:
     if math.prod(sizes) > DENSE_ENTRIES:
         raise NotApplicable(f"W would have more than {DENSE_ENTRIES:,} entries; try a smaller instance")
     for i in range(len(y)):
-        sample_context = map_context(context, lambda tensor, i=i: tensor[i : i + 1])
+        sample_context = select_context(context, slice(i, i + 1))
         K, M, V, W = (getattr(form, name).to_dense(sample_context) for name in "KMVW")
         u = _flat(states.u)[i]
         _close("N(y) and K u + d", states.output[i].flatten(), K @ u + form.d.to_dense())

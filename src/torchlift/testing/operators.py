@@ -12,7 +12,7 @@ from torch import Tensor
 from torchlift.core.checks import Shape, check_instance
 from torchlift.core.errors import InvalidValueError
 from torchlift.operators import Context, LinearOperator, adjoint_error
-from torchlift.operators.context import context_batch, map_context
+from torchlift.operators.context import context_batch, map_context, select_context
 from torchlift.testing.compare import at_most, close, refuses, require
 from torchlift.testing.report import Check, NotApplicable, Report, report
 
@@ -51,7 +51,7 @@ def draw(shape: Shape, context: Context, seed: int = 0, dtype: torch.dtype = tor
 
 
 def of_sample(context: Context, index: int) -> Context:
-    return map_context(context, lambda tensor: tensor[index : index + 1])
+    return select_context(context, slice(index, index + 1))
 
 
 def both_ways(operator: LinearOperator) -> tuple[tuple[str, Callable[..., Tensor], Shape], ...]:

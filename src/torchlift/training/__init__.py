@@ -2,7 +2,8 @@
 
 from torchlift.core.progress import Progress
 from torchlift.core.signatures import check_calls
-from torchlift.training.gradient_step import BackPropagation, ContrastiveDescent, SweepDescent
+from torchlift.training.contrastive import ContrastiveDescent
+from torchlift.training.gradient_step import BackPropagation, SweepDescent
 from torchlift.training.history import History, read_history
 from torchlift.training.lifted_step import LiftedDescent
 from torchlift.training.metrics import METRICS, Metric, evaluate

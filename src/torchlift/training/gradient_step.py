@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.signatures import explain
@@ -22,11 +22,9 @@ from torchlift.core.solution import Result, StepFailure
 from torchlift.data import Batch
 from torchlift.networks import Chain
 from torchlift.networks.dense_chain import DenseForm, has_hooks
-from torchlift.objective import Objective
-from torchlift.objective.contrast import contrast
-from torchlift.parallel import ShardedBatches, shard_batches, stage_of
+from torchlift.parallel import ShardedBatches, shard_batches
 from torchlift.parallel.gradients import backward
-from torchlift.parallel.partition import describe, partition
+from torchlift.parallel.partition import describe
 from torchlift.solvers.state import Number
 from torchlift.sweeps import Centring, Perturbation, RelativeStep, sweeping
 from torchlift.sweeps.centring import Mean, keep_factors
@@ -34,6 +32,7 @@ from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.module_chain import ModuleChain
 from torchlift.sweeps.orthogonal import Factors, orthogonal_directions
 from torchlift.training.constant_answer import constant_loss
+from torchlift.training.optimiser import factory_name, load_memory, make_optimiser, memory_of
 from torchlift.training.step import (
     Needs,
     StateDict,
@@ -43,6 +42,7 @@ from torchlift.training.step import (
     load_snapshot,
     snapshot,
     tensors_of,
+    under,
 )
 
 Anneal = Literal["cosine", "linear", "constant"]
@@ -162,11 +162,9 @@ class GradientMethod(TrainMethod):
             invalid_type(f"{name} optimiser", "a function of the parameters", self.optimiser, hint)
         if self.anneal not in ("cosine", "linear", "constant", None):
             invalid_value(f"{name} anneal", "'cosine', 'linear', 'constant' or None", repr(self.anneal))
-        if not isinstance(self.centring, bool):
-            invalid_type(f"{name} centring", "True or False", self.centring)
+        check_instance(f"{name} centring", self.centring, bool, "True or False")
         check_size(f"{name} stages", self.stages)
-        if not isinstance(self.recompute, bool):
-            invalid_type(f"{name} recompute", "True or False", self.recompute)
+        check_instance(f"{name} recompute", self.recompute, bool, "True or False")
 
     @property
     def title(self) -> str:
@@ -283,47 +281,6 @@ class BackPropagation(GradientMethod):
         return nullcontext()
 
 
-@dataclass(frozen=True)
-class ContrastiveDescent(GradientMethod):
-    """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
-
-    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
-
-    def check(self, work: Work) -> None:
-        if self.stages > 1:
-            hint = "Its layers are divided by the mesh axis layers."
-            invalid_value("ContrastiveDescent stages", "1: no signal arrives late there", self.stages, hint)
-        super().check(work)
-
-    def layout(self, work: Work) -> str:
-        return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
-
-    def init(self, work: Work) -> GradientStep:
-        return GradientStep(self, work, _ContrastiveGradient(work))
-
-    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
-        return nullcontext()
-
-
-class _ContrastiveGradient:
-    """The gradient of the contrastive scheme, by layers where a mesh divides those."""
-
-    def __init__(self, work: Work) -> None:
-        self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
-        self.stage = stage_of(self.objective, work.mesh)
-        self._budget = work.budget
-
-    def __call__(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
-        self.stage.load()
-        loss, output, gradients = contrast(self.stage, *batch, shard, lambda: self._budget(0) <= 0)
-        # every process makes the whole step
-        whole = self.stage.gather([gradients[name] for name in self.stage.names])
-        targets = [p for p in self.objective.network.parameters() if p.requires_grad]
-        for parameter, gradient in zip(targets, whole, strict=True):
-            parameter.grad = gradient
-        return loss, output
-
-
 class GradientStep(TrainStep):
     """A gradient method at work, in place.
 
@@ -341,7 +298,7 @@ class GradientStep(TrainStep):
     ) -> None:
         self.method, self.work, self._differentiate = method, work, differentiate
         self.batches = shard_batches(work.batches, work.mesh)
-        self.optimiser = _make(method.optimiser, work.network)
+        self.optimiser = make_optimiser(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
         self._form = _form_of(work.network) if method.closed_forms else None
         self._shard: Shard = WHOLE
@@ -498,47 +455,21 @@ class GradientStep(TrainStep):
         numbers: dict[str, Number] = {
             "count": self.count, "left_over": self._left_over, **self._watch.state_dict(),
         }  # fmt: skip
-        for index, memory in self.optimiser.state_dict()["state"].items():
-            for key, value in memory.items():
-                self._keep(f"optimiser.{index}.{key}", value, tensors, numbers)
+        memory = memory_of(self.optimiser)
+        tensors |= {f"optimiser.{path}": tensor for path, tensor in memory[0].items()}
+        numbers |= {f"optimiser.{path}": number for path, number in memory[1].items()}
         return tensors, numbers
 
     def load_state_dict(self, state: StateDict) -> None:
-        tensors, numbers = dict(state[0]), state[1]
+        tensors, numbers = state
         if "stages" in numbers:
             hint = "Use the mesh that the run was begun with, or a new folder."
             invalid_value("resume", f"{numbers['stages']} stages of layers, as before", "one", hint)
-        own = {path.removeprefix("network."): t for path, t in tensors.items() if path.startswith("network.")}
-        load_snapshot(self.work.network, own)
-        memory: dict[int | str, dict[str, Any]] = {}
-        for path, value in (*tensors.items(), *numbers.items()):
-            if path.startswith("optimiser."):
-                _, index, key, *position = path.split(".")
-                entries = memory.setdefault(int(index) if index.isdigit() else index, {})
-                if position:
-                    entries.setdefault(key, {})[position[0]] = value
-                else:
-                    entries[key] = value
-        saved = {index: {key: _listed(value) for key, value in entries.items()} for index, entries in memory.items()}
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": saved, "param_groups": groups})
+        load_snapshot(self.work.network, under(tensors, "network."))
+        load_memory(self.optimiser, under(tensors, "optimiser."), under(numbers, "optimiser."))
         self._count, self._averaged = int(numbers["count"] or 0), False
         self._left_over = float(numbers.get("left_over") or 1.0)
         self._watch.load_state_dict(numbers)
-
-    def _keep(self, path: str, value: object, tensors: dict[str, Tensor], numbers: dict[str, Number]) -> None:
-        if isinstance(value, list):  # L-BFGS has some
-            numbers[f"{path}.length"] = len(value)
-            for position, entry in enumerate(value):
-                self._keep(f"{path}.{position}", entry, tensors, numbers)
-        elif isinstance(value, Tensor):
-            tensors[path] = value
-        elif value is None or isinstance(value, bool | int | float):
-            numbers[path] = value
-        else:
-            name, hint = type(self.optimiser).__name__, "Train without a folder, or choose another optimiser."
-            got = f"a {type(value).__name__} in {path!r}"
-            invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
 
 
 def _clear(module: nn.Module) -> None:
@@ -565,21 +496,6 @@ def _go_back(loss: Tensor, module: nn.Module, shard: Shard) -> None:
     loss.backward() if shard.whole else backward(loss, module.parameters(), shard)
 
 
-def factory_name(factory: Any) -> str:
-    made = getattr(factory, "func", factory)  # of a functools.partial
-    return made.__name__ if isinstance(made, type) else getattr(made, "__name__", type(made).__name__)
-
-
-def _make(factory: Callable[..., torch.optim.Optimizer], module: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of a module: from the module itself where it looks at it, else from the trained parameters."""
-    made = getattr(factory, "func", factory)
-    whole = isinstance(made, type) and issubclass(made, RelativeStep)
-    optimiser = factory(module if whole else [p for p in module.parameters() if p.requires_grad])
-    if not isinstance(optimiser, torch.optim.Optimizer):
-        invalid_type("train solver", "a function that makes a torch optimiser", optimiser)
-    return optimiser
-
-
 def _factor(anneal: Anneal, left: float) -> float:
     if anneal == "constant":
         return 1.0
@@ -590,8 +506,3 @@ def _where(shard: Shard, output: Tensor) -> str:
     """The processes whose own outputs are not finite, where there are many."""
     names = shard.which(not bool(output.isfinite().all()))
     return f", on {names}" if names else ""
-
-
-def _listed(value: Any) -> Any:
-    """A list from its length and its entries by position; anything else as it is."""
-    return [value[str(i)] for i in range(value["length"])] if isinstance(value, Mapping) else value

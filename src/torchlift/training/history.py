@@ -25,7 +25,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, overload
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_choice, check_instance, check_size
 from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import DataError, TorchliftError, did_you_mean, invalid_type, invalid_value, message
 from torchlift.core.files import read_bytes, unlinked, write_file
@@ -107,8 +107,7 @@ class History(Sequence[Row]):
                 validation for metrics.
         """
         kind = ("train" if name in NUMBERS else "validation") if kind is None else kind
-        if kind not in KINDS:
-            invalid_value("History.column kind", f"one of {', '.join(map(repr, KINDS))}", repr(kind))
+        check_choice("History.column kind", kind, KINDS)
         self._check_name(name)
         rows = (row for row in self._rows if row["kind"] == kind)
         pairs = [(row["step"], value) for row in rows if (value := _value(row, name)) is not None]
@@ -205,19 +204,15 @@ def _lines(path: Path) -> list[bytes]:
 
 def _checked(row: object) -> Row:
     """A copy with all fields, of plain Python numbers."""
-    if not isinstance(row, Mapping):
-        invalid_type("History row", "a mapping", row)
+    row = check_instance("History row", row, Mapping, "a mapping")
     for name in row:
         if name not in FIELDS:
             hint = did_you_mean(name, FIELDS, "Other numbers go into 'metrics'.")
             invalid_value("History row", f"the fields {', '.join(FIELDS)}", repr(name), hint)
-    if row.get("kind") not in KINDS:
-        invalid_value("History row kind", f"one of {', '.join(map(repr, KINDS))}", repr(row.get("kind")))
+    check_choice("History row kind", row.get("kind"), KINDS)
     phase, metrics = row.get("phase", ""), row.get("metrics", {})
-    if not isinstance(phase, str):
-        invalid_type("History row phase", "a string", phase)
-    if not isinstance(metrics, Mapping):
-        invalid_type("History row metrics", "a mapping from names to numbers", metrics)
+    phase = check_instance("History row phase", phase, str, "a string")
+    metrics = check_instance("History row metrics", metrics, Mapping, "a mapping from names to numbers")
     values: Row = {name: _number(name, row.get(name)) for name in NUMBERS}
     step = check_size("History row step", row.get("step"), minimum=0)
     if step >= 1 << 63:

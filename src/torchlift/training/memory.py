@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import Batches, TensorBatches
 from torchlift.data.drawn import DrawnBatches
-from torchlift.functions.losses import Loss
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
+from torchlift.objective.engine import Layout
 from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
-from torchlift.training.available import available_memory
 from torchlift.training.checked import CheckedBatches
 from torchlift.training.modules import like
-from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.small_run import FEW, SmallRun, state_shapes
 
 #: Samples per part of an evaluation.
@@ -77,9 +77,7 @@ class MemoryPlan:
         return "\n".join(f"{name:<25}{format_bytes(size):>8}" for name, size in self.rows)
 
 
-def plan_memory(
-    network: nn.Module, phase: Phase, batches: Batches, loss: Loss, *, validation: Batches | None = None
-) -> MemoryPlan:
+def plan_memory(planned: PlannedPhase, validation: Batches | None = None) -> MemoryPlan:
     """The memory of a phase, from a few steps of its own solver on a copy of the network and some 30 samples.
 
     Every tensor of that small run counts as fixed, or as growing with the
@@ -88,39 +86,35 @@ def plan_memory(
     libraries use inside one operation is not seen.
 
     Arguments:
-        network, phase, batches, loss, validation: what is to be trained, how, and on which data.
+        planned: what is to be trained, how, and on which data.
+        validation: data for evaluations.
     """
-    return _plans(network, phase, batches, loss, validation)(batches.batch_size)
+    return _plans(planned, validation)(planned.batches.batch_size)
 
 
 def check_memory(
-    network: nn.Module,
-    phases: Sequence[tuple[Phase, Batches]],
-    loss: Loss,
-    *,
-    validation: Batches | None = None,
-    limit: float | None = None,
-    options: TrainOptions | None = None,
+    phases: Sequence[PlannedPhase], *, validation: Batches | None = None, limit: float | None = None
 ) -> tuple[MemoryPlan, ...]:
     """The plans of all phases that come near the limit; refuses those over it, with what would fit instead.
 
     Arguments:
-        network, phases, loss, validation: what is to be trained, how, and on which data.
+        phases: what is to be trained, how, and on which data.
+        validation: data for evaluations.
         limit: bytes that everything together may take; None for what the machine has left.
-        options: what else was asked of `train`.
     """
     if limit is not None:
         check_positive("train memory_limit", limit)
     near_limit = []
-    for phase, batches in phases:
-        if limit is None and phase.folder is None and _surely_fits(network, phase, batches):
+    for planned in phases:
+        phase = planned.phase
+        if limit is None and phase.folder is None and _surely_fits(planned):
             continue
-        plans = _plans(network, phase, batches, loss, validation, options)
-        plan = plans(batches.batch_size)
+        plans = _plans(planned, validation)
+        plan = plans(planned.batches.batch_size)
         present = plan.total - plan.needed
-        allowed = available_memory(_device(network)) + present if limit is None else int(limit)
+        allowed = available_memory(_device(planned.network)) + present if limit is None else int(limit)
         if plan.total > allowed:
-            others = _alternatives(network, phase, batches, loss, validation, plans, options)
+            others = _alternatives(planned, validation, plans)
             fitting = {words: size for words, size in others if size <= allowed}
             _refuse(phase, plan, allowed, "available in all" if limit is None else "allowed", fitting)
         if phase.folder is not None:
@@ -129,12 +123,13 @@ def check_memory(
     return tuple(near_limit)
 
 
-def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
+def _surely_fits(planned: PlannedPhase) -> bool:
     """Whether many copies of all that is held at once would fit: no need to measure.
 
     Twenty in half of the memory for gradients, whose needs are those of back-propagation, and a hundred in a tenth of
     it for solvers of lifted variables, which may keep and try anything.
     """
+    network, phase, batches = planned.network, planned.phase, planned.batches
     some = like(network)
     size = 4 if some is None else some.element_size()
     samples = batches.samples if phase.full or phase.states == "warm" else batches.batch_size
@@ -144,32 +139,17 @@ def _surely_fits(network: nn.Module, phase: Phase, batches: Batches) -> bool:
     return copies * held < part * available_memory(_device(network))
 
 
-def format_bytes(size: float) -> str:
-    """1.5 GB and the like, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"
-
-
-def _plans(
-    network: nn.Module,
-    phase: Phase,
-    batches: Batches,
-    loss: Loss,
-    validation: Batches | None,
-    options: TrainOptions | None = None,
-) -> Callable[[int], MemoryPlan]:
+def _plans(planned: PlannedPhase, validation: Batches | None) -> Callable[[int], MemoryPlan]:
     """Batch size ↦ plan."""
-    layout = Objective(network, phase.lifting, loss).layout if phase.method.needs.latents else None  # type: ignore[arg-type]
+    network, phase, batches = planned.network, planned.phase, planned.batches
+    layout = _layout(planned) if phase.method.needs.latents else None
     dtype = batches.example().y.dtype
     store = 0
     if phase.states == "warm" and not phase.full and layout is not None:
         lasting_indices(batches, 0)
         store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
     _check_one(network, batches)
-    run = SmallRun(network, phase, batches, loss, options)
+    run = SmallRun(planned)
     parameters = _size(network.parameters())
     data = _data(batches) + (0 if validation is None else _data(validation))
 
@@ -204,27 +184,26 @@ def _check_one(network: nn.Module, batches: Batches) -> None:
         invalid_value("train memory", f"at most the {format_bytes(there)} available", got, hint)
 
 
+def _layout(planned: PlannedPhase) -> Layout:
+    """Of the lifted variables."""
+    return Objective(planned.network, planned.phase.lifting, planned.loss).layout  # type: ignore[arg-type]
+
+
 def _alternatives(
-    network: nn.Module,
-    phase: Phase,
-    batches: Batches,
-    loss: Loss,
-    validation: Batches | None,
-    plans: Callable[[int], MemoryPlan],
-    options: TrainOptions | None = None,
+    planned: PlannedPhase, validation: Batches | None, plans: Callable[[int], MemoryPlan]
 ) -> Iterator[tuple[str, int]]:
     """Other settings, in words, and what they take in all; smaller batches from the largest on."""
+    phase, batches = planned.phase, planned.batches
     size = batches.batch_size
     if phase.full:
         size = default_batch_size(batches.samples)
-        fewer = replace(phase, batch_size=size)
-        yield f"batch_size={size}", _plans(network, fewer, batches, loss, validation, options)(size).total
+        fewer = replace(planned, phase=replace(phase, batch_size=size))
+        yield f"batch_size={size}", _plans(fewer, validation)(size).total
         return
     whole = plans(size)
     if phase.states == "warm" and phase.folder is None:
         dtype = batches.example().y.dtype
-        layout = Objective(network, phase.lifting, loss).layout  # type: ignore[arg-type]
-        store = state_bytes(layout, batches.samples, phase.state_dtype or dtype)
+        store = state_bytes(_layout(planned), batches.samples, phase.state_dtype or dtype)
         if phase.state_dtype is None:
             saved = store - store // dtype.itemsize * torch.bfloat16.itemsize
             yield "state_dtype=torch.bfloat16", whole.total - saved

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_tensor
+from torchlift.core.checks import check_instance, check_tensor
 from torchlift.core.errors import did_you_mean, invalid_type, invalid_value
 from torchlift.data import psnr, ssim
 from torchlift.functions.losses import CrossEntropy, Loss
@@ -56,8 +56,7 @@ class Metric:
     def terms(self, output: Tensor, target: Tensor) -> Tensor:
         """f for each sample, (B,) or (B, k): what is averaged over a set."""
         terms = self.function(output, target)
-        if not isinstance(terms, Tensor):
-            invalid_type(f"metric {self.name!r}", "a tensor with one number per sample", terms)
+        terms = check_instance(f"metric {self.name!r}", terms, Tensor, "a tensor with one number per sample")
         if terms.ndim != (1 if self.combine is None else 2) or terms.shape[0] != output.shape[0]:
             hint = "Average over the axes of a sample only, not over the batch."
             expected = f"one number per sample, shape ({output.shape[0]},)"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchlift.core.errors import TorchliftError, invalid_value
 from torchlift.data import Batch
+from torchlift.data.base import select_samples
 from torchlift.operators import Context
-from torchlift.operators.context import map_context
 
 
 def like(module: nn.Module) -> Tensor | None:
@@ -39,7 +39,7 @@ def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
 @torch.no_grad()
 def example_output(where: str, module: nn.Module, batch: Batch, samples: int = 8) -> Tensor:
     """The outputs of the first samples, in evaluation mode; what a module of one's own raises is told in a sentence."""
-    y, context = batch.y[:samples], map_context(batch.context, lambda tensor: tensor[:samples])
+    y, _, context = select_samples(batch, slice(samples))
     try:
         with in_mode(module, False), torch.random.fork_rng(devices=()):
             output = apply(module, y, context)

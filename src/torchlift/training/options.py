@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from torchlift.core.checks import check_number, check_positive, check_size
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_choice, check_instance, check_number, check_positive, check_size
+from torchlift.core.errors import invalid_type
 from torchlift.functions.regularisers import Regulariser
 from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
@@ -40,14 +40,12 @@ class RunOptions:
             if getattr(self, name) is not None:
                 check_size(f"train {name}", getattr(self, name))
         for name in ("tolerance", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and check_number(f"train {name}", value) < 0:
-                invalid_value(f"train {name}", "a number >= 0", value)
+            if getattr(self, name) is not None:
+                check_number(f"train {name}", getattr(self, name), minimum=0)
         if self.memory_limit is not None:
             check_positive("train memory_limit", self.memory_limit)
         check_size("train keep", self.keep)
-        if not isinstance(self.tensorboard, bool):
-            invalid_type("train tensorboard", "True or False", self.tensorboard)
+        check_instance("train tensorboard", self.tensorboard, bool, "True or False")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +108,7 @@ class TrainOptions(RunOptions):
         super().__post_init__()
         if self.coupling is not None:
             check_positive("train coupling", self.coupling)
-        if self.coordinates not in ("states", "errors"):
-            invalid_value("train coordinates", "'states' or 'errors'", repr(self.coordinates))
+        check_choice("train coordinates", self.coordinates, get_args(CoordinateKind))
         if self.parameter_regularisers is not None and not isinstance(self.parameter_regularisers, Mapping):
             hint = "Try {'*weight': Ridge(1e-4)}."
             given = self.parameter_regularisers

@@ -21,7 +21,7 @@ from torchlift.training.methods import SolverLike, as_method
 from torchlift.training.modules import like
 from torchlift.training.options import PhaseOptions, TrainOptions
 from torchlift.training.starts.initialise import ALIASES, METHODS, check_initialises
-from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work
+from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainStep, Work, unlimited
 
 #: Steps that a run takes at least when nothing is said about its length.
 LEAST_STEPS = 1000
@@ -119,7 +119,7 @@ class Phase(PhaseOptions):
         network: nn.Module,
         loss: Loss,
         batches: Batches,
-        budget: Budget,
+        budget: Budget = unlimited,
         seed: int = 0,
         options: TrainOptions | None = None,
         mesh: Mesh | None = None,
@@ -133,7 +133,9 @@ class Phase(PhaseOptions):
         lifting = self._resolved()[1]
         return Work(network, loss, batches, budget, seed, self.full, lifting, latents, Mesh() if mesh is None else mesh)
 
-    def begin(self, network: nn.Module, loss: Loss, batches: Batches, budget: Budget, seed: int = 0) -> TrainStep:
+    def begin(
+        self, network: nn.Module, loss: Loss, batches: Batches, budget: Budget = unlimited, seed: int = 0
+    ) -> TrainStep:
         """The method at work, for loops of one's own: one process and the usual options."""
         return self.method.init(self.work(network, loss, batches, budget, seed))
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.core.shard import Shard
+from torchlift.core.tensors import copy_into
 from torchlift.data import Batch
 from torchlift.networks.dense_chain import DenseForm
 from torchlift.parallel import ModuleRange, shard_of
@@ -57,14 +58,11 @@ class _Replica:
         """
         for replica, parameter, earlier in zip(self.parameters, self.originals, before, strict=True):
             torch.lerp(earlier, parameter, 1.0 + ahead, out=replica)
-        for replica, buffer in zip(self.module.buffers(), self.stage.buffers(), strict=True):
-            replica.copy_(buffer)
+        copy_into(self.stage.buffers(), self.module.buffers())
 
-    @torch.no_grad()
     def hand_buffers_over(self) -> None:
         """Running statistics to the stage; autograd keeps those of this batch."""
-        for buffer, own in zip(self.stage.buffers(), self.module.buffers(), strict=True):
-            buffer.copy_(own)
+        copy_into(self.module.buffers(), self.stage.buffers())
 
     def take_gradients(self) -> list[Tensor | None]:
         gradients = [parameter.grad for parameter in self.parameters]
@@ -184,11 +182,10 @@ class PipelineStage:
             parameter.grad = gradient
         return torch.tensor(self.known_loss, dtype=torch.float64), torch.zeros(())
 
-    @torch.no_grad()
     def _forget(self) -> None:
         """Predict nothing from the way that led here: what comes next is compared with the parameters of now."""
-        for earlier, parameter in zip(self.before, self.parameters, strict=False):
-            earlier.copy_(parameter)
+        if self.late:
+            copy_into(self.parameters, self.before)
 
     def _drawing(self, number: int) -> AbstractContextManager[object]:
         """Random numbers that depend on the stage and the batch only."""
@@ -199,9 +196,7 @@ class PipelineStage:
         """Running statistics see every batch once."""
         before = [buffer.clone() for buffer in self.module.buffers()]
         yield
-        with torch.no_grad():
-            for buffer, value in zip(self.module.buffers(), before, strict=True):
-                buffer.copy_(value)
+        copy_into(before, self.module.buffers())
 
     # -- saving -------------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,11 @@ from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.modules import in_mode
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import LEAST_STEPS, Phase
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.resumed import of_this_version
 from torchlift.training.safeguard import Safeguard, judged_samples
 from torchlift.training.starts.choose import Choice
-from torchlift.training.starts.short_runs import chooses
+from torchlift.training.starts.short_runs import chooses, start_weights
 from torchlift.training.step import TrainStep, load_snapshot, snapshot, tensors_of, under
 from torchlift.training.tensorboard import TensorBoardWriter
 
@@ -38,7 +39,6 @@ from torchlift.training.tensorboard import TensorBoardWriter
 JUDGED_STEPS = 10
 
 Callback = Callable[[Mapping[str, Any]], bool | None]
-Start = Callable[[int | None], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,46 @@ class TrainState:
     judged: int = 0
 
 
+class _Allowance:
+    """The steps and the seconds that a phase may take, and what it has taken of them.
+
+    Arguments:
+        planned: the phase.
+        state: where its run stands; the seconds in it are kept here.
+        clock: the same on all processes.
+    """
+
+    def __init__(self, planned: PlannedPhase, state: TrainState, clock: Callable[[], float]) -> None:
+        self.steps, self.seconds = planned.total_steps, planned.phase.time_limit
+        self.per_epoch = planned.per_epoch or LEAST_STEPS  # of a stream, whose length nobody knows
+        self._state, self._clock = state, clock
+        self._began, self._earlier = clock() - state.phase_seconds, state.seconds - state.phase_seconds
+
+    def left(self, count: int) -> float:
+        """The share that is left before step `count`, from 1 down to 0."""
+        used = 0.0 if self.steps is None else count / self.steps
+        if self.seconds is not None:
+            used = max(used, (self._clock() - self._began) / self.seconds)
+        return max(0.0, 1.0 - used)
+
+    def take_time(self, now: float) -> None:
+        self._state.phase_seconds = now - self._began
+        self._state.seconds = self._earlier + self._state.phase_seconds
+
+    def used_up(self, count: int) -> Result | None:
+        """Which of the two is used up after so many steps."""
+        if self.steps is not None and count >= self.steps:
+            return Result.MAX_STEPS
+        if self.seconds is not None and self._state.phase_seconds >= self.seconds:
+            return Result.TIME_LIMIT
+        return None
+
+
 class Run:
     """One call of `train`, over all its phases.
 
     Arguments:
-        network: is changed in place.
-        phases: each with its data, the function that sets its first weights, given the number of steps, and the one
-            that makes its method, given a budget.
+        phases: of one network, which is changed in place.
         configuration: what a checkpoint must agree with to be resumed.
         checkpoints: where to save; None for nowhere.
         mesh: the processes that train together; one by default.
@@ -112,8 +145,7 @@ class Run:
 
     def __init__(
         self,
-        network: nn.Module,
-        phases: Sequence[tuple[Phase, Batches, Start | None, Callable[[Callable[[int], float]], TrainStep]]],
+        phases: Sequence[PlannedPhase],
         settings: Settings,
         history: History,
         checkpoints: Checkpoints | None,
@@ -124,16 +156,17 @@ class Run:
         mesh: Mesh | None = None,
     ) -> None:
         self.mesh = Mesh() if mesh is None else mesh
-        self.network, self.phases, self.settings, self.history = network, phases, settings, history
+        self.network: nn.Module = phases[0].network
+        self.phases, self.settings, self.history = phases, settings, history
         self.checkpoints, self.configuration, self.progress, self.writer = checkpoints, configuration, progress, writer
         self._alone = self.mesh.size == 1
         self.clock, self._local_clock = agreed_clock(self.mesh, clock), clock
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
-        self._good = self._latest = snapshot(network)  # to return after a failure; to follow them if all is well
+        self._good = self._latest = snapshot(self.network)  # to return after a failure; to follow them if all is well
         self._safeguard = Safeguard(
-            phases[0][1], settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
-            may_hand_on=chooses(phases[0][0]),
+            phases[0].batches, settings.validation, settings.loss, settings.metrics, settings.monitor, self.mesh,
+            may_hand_on=chooses(phases[0].phase),
         )  # fmt: skip
         self.unmoved, self.began = True, 0
         """Whether every evaluation so far saw the parameters of the start, bit for bit."""
@@ -166,7 +199,7 @@ class Run:
         with _graceful(self._ask_to_stop), torch.random.fork_rng(devices=()), in_mode(self.network, True):
             torch.manual_seed(self.settings.seed)
             while self.state.phase < len(self.phases):
-                result, detail = self._phase(*self.phases[self.state.phase])
+                result, detail = self._phase(self.phases[self.state.phase])
                 if result in (Result.INTERRUPTED, Result.STOPPED) or result.failed:
                     break
                 self.state.phase, self.state.ended = self.state.phase + 1, None
@@ -179,67 +212,42 @@ class Run:
                 self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
 
-    def _phase(
-        self,
-        phase: Phase,
-        batches: Batches,
-        start: Start | None,
-        make: Callable[[Callable[[int], float]], TrainStep],
-    ) -> tuple[Result, str]:
-        state = self.state
-        per_epoch = 1 if phase.full else batches.per_epoch if batches.sized else None
-        total = phase.total_steps(per_epoch)
-        per_epoch = LEAST_STEPS if per_epoch is None else per_epoch  # of a stream, whose length nobody knows
-        begin, saved = self.clock() - state.phase_seconds, self.clock()
-        earlier = state.seconds - state.phase_seconds
-
-        def budget(count: int) -> float:
-            used = 0.0 if total is None else count / total
-            if phase.time_limit is not None:
-                used = max(used, (self.clock() - begin) / phase.time_limit)
-            return max(0.0, 1.0 - used)
-
-        if state.steps == 0:
-            state.judged = self._safeguard.samples = judged_samples(batches, total)
-            self._judge_start()
-        if start is not None and (choice := start(total)) is not None:
-            self._note_start(phase, choice)
+    def _phase(self, planned: PlannedPhase) -> tuple[Result, str]:
+        phase, state = planned.phase, self.state
+        allowance = _Allowance(planned, state, self.clock)
+        saved = self.clock()
+        self._choose_start(planned)
         try:
-            method = make(budget)
+            method = planned.begin(allowance.left)
         except StepFailure as failure:
             return failure.result, f"at the start of phase {phase.title!r}: {failure.detail}"
         self._restore(method)
-        state.ended = self._ended(phase, method.count, total)
-        every = self.settings.options.evaluate_every or per_epoch
+        state.ended = self._ended(allowance.used_up(method.count))
+        every = self.settings.options.evaluate_every or allowance.per_epoch
         first = state.steps - method.count
-        self.progress.start(phase.title, total, phase.time_limit)
+        self.progress.start(phase.title, planned.total_steps, phase.time_limit)
         while state.ended is None:
             try:
                 loss = method.step()
             except StepFailure as failure:
-                if failure.result is Result.TIME_LIMIT:  # within a long step, which has changed nothing
-                    state.phase_seconds = self.clock() - begin
-                    state.seconds, state.ended = earlier + state.phase_seconds, failure.result.code
-                    if method.count % every:  # the steps since the last evaluation count
-                        self._evaluate(phase, method, method.count / per_epoch)
-                    self._save(method)
-                    method.publish()
-                    return failure.result, f"after step {state.steps}, within the next one"
-                return failure.result, f"in step {state.steps + 1} of phase {phase.title!r}: {failure.detail}"
+                if failure.result is not Result.TIME_LIMIT:
+                    return failure.result, f"in step {state.steps + 1} of phase {phase.title!r}: {failure.detail}"
+                allowance.take_time(self.clock())  # within a long step, which has changed nothing
+                state.ended = failure.result.code
+                if method.count % every:  # the steps since the last evaluation count
+                    self._evaluate(phase, method, method.count / allowance.per_epoch)
+                self._save(method)
+                method.publish()
+                return failure.result, f"after step {state.steps}, within the next one"
             state.steps = first + method.count
             now, stop_asked = self._sync()
-            state.phase_seconds = now - begin
-            state.seconds = earlier + state.phase_seconds
+            allowance.take_time(now)
             self._count(loss)
             shown = None if math.isnan(loss) else loss
-            self.progress.update(method.count, samples=method.count * batches.batch_size, loss=shown)
-            reason = None
-            if method.count == total:
-                reason = Result.MAX_STEPS
-            elif phase.time_limit is not None and state.phase_seconds >= phase.time_limit:
-                reason = Result.TIME_LIMIT
+            self.progress.update(method.count, samples=method.count * planned.batches.batch_size, loss=shown)
+            reason = allowance.used_up(method.count)
             if reason is not None or method.count % every == 0:
-                reason = self._evaluate(phase, method, method.count / per_epoch) or reason
+                reason = self._evaluate(phase, method, method.count / allowance.per_epoch) or reason
             if reason is None and stop_asked():
                 reason = Result.INTERRUPTED
             if reason is not None and reason.failed:
@@ -255,12 +263,20 @@ class Run:
         method.publish()
         return Result[state.ended.upper()], f"after step {state.steps}"
 
-    def _ended(self, phase: Phase, count: int, total: int | None) -> str | None:
+    def _choose_start(self, planned: PlannedPhase) -> None:
+        """Judge the given weights before the first step of all, and set those that a phase begins with."""
+        state = self.state
+        if state.steps == 0:
+            state.judged = self._safeguard.samples = judged_samples(planned.batches, planned.total_steps)
+            self._judge_start()
+        keeps = state.phase > 0 and planned.phase.weights is None  # a later phase goes on with the weights it finds
+        if self.resumed is None and not keeps:  # those of a resumed one are in the checkpoint
+            self._note_start(planned.phase, start_weights(planned))
+
+    def _ended(self, used_up: Result | None) -> str | None:
         """Why a resumed phase has ended; None where there is more to do, also because it was made longer."""
-        if total is not None and count >= total:  # perhaps stopped after its last step
-            return Result.MAX_STEPS.code
-        if phase.time_limit is not None and self.state.phase_seconds >= phase.time_limit:
-            return Result.TIME_LIMIT.code
+        if used_up is not None:  # perhaps stopped after its last step
+            return used_up.code
         return self.state.ended if self.state.ended == Result.CONVERGED.code else None
 
     def _sync(self) -> tuple[float, Callable[[], bool]]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.data.base import select_samples
 from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
-from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh, of_first
 from torchlift.training.metrics import Metric, evaluate
-from torchlift.training.starts.choose import hand_on
+from torchlift.training.starts.chains import hand_on
 from torchlift.training.step import load_snapshot, snapshot
 
 #: Training samples by which weights are judged where there are no validation data, at least and at most, and the part
@@ -121,8 +121,7 @@ def first_samples(batches: Batches, count: int) -> Batch:
     if isinstance(batches, TensorBatches):
         while sum(len(batch.y) for batch in drawn) < count and len(drawn) < batches.per_epoch:
             drawn.append(batches.batch(len(drawn)))
-    y, x, context = join(drawn)
-    return Batch(y[:count], x[:count], map_context(context, lambda tensor: tensor[:count]))
+    return select_samples(join(drawn), slice(count))
 
 
 class _HandOn(nn.Module):

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchlift.core.solution import StepFailure
+from torchlift.core.storages import StorageWatch, tensors_in
 from torchlift.data import Batch, Batches, TensorBatches
-from torchlift.functions.losses import Loss
+from torchlift.data.base import select_samples
 from torchlift.networks import Network
-from torchlift.operators.context import map_context
+from torchlift.parallel import Mesh
 from torchlift.training.modules import apply, in_mode, like
-from torchlift.training.options import TrainOptions
-from torchlift.training.phase import Phase
+from torchlift.training.plan import PlannedPhase
 
 #: Steps at most: after six an average of `SweepDescent` has memory of its own.
 STEPS = 6
@@ -54,41 +51,31 @@ class SmallRun:
         persists: whether lifted variables are among what is kept.
     """
 
-    def __init__(
-        self, network: nn.Module, phase: Phase, batches: Batches, loss: Loss, options: TrainOptions | None = None
-    ) -> None:
+    def __init__(self, planned: PlannedPhase) -> None:
+        network, batches = planned.network, planned.batches
         shapes = state_shapes(network, batches.example())
         self.features = max(map(math.prod, (tuple(batches.example().y.shape[1:]), *shapes)))
         self.persists = False
         if COPIES * PRIMES[0] * sum(map(math.prod, shapes)) * batches.example().y.element_size() <= LARGE:
             self.samples = _prime(network, shapes, batches)
-            watched = self._watch(network, phase, batches, loss, options, self.samples, self.samples)
+            watched = self._watch(planned, self.samples, self.samples)
         else:  # two runs on very few samples tell what is fixed and what grows; squares of the batch are small here
             self.samples = 1
-            runs = [self._watch(network, phase, batches, loss, options, n, NEVER) for n in FEW]
+            runs = [self._watch(planned, n, NEVER) for n in FEW]
             watched = [_per_sample(*pair) for pair in zip(*runs, strict=True)]
         self.steps, (self.kept,), self.evaluation = watched
 
-    def _watch(
-        self,
-        network: nn.Module,
-        phase: Phase,
-        batches: Batches,
-        loss: Loss,
-        options: TrainOptions | None,
-        samples: int,
-        divisor: int,
-    ) -> tuple[list[Cost], list[Cost], list[Cost]]:
+    def _watch(self, planned: PlannedPhase, samples: int, divisor: int) -> tuple[list[Cost], list[Cost], list[Cost]]:
         """Costs of the steps, of what is kept after them, and of a forward pass."""
-        twin = copy.deepcopy(network)
-        sample = _sample(batches, samples)
+        phase, twin = planned.phase, copy.deepcopy(planned.network)
+        sample = _sample(planned.batches, samples)
         data = TensorBatches(*sample, batch_size=None if phase.full else samples, like=like(twin))
         if phase.states == "warm":  # what is kept of other batches does not grow with this one
             phase = replace(phase, states="forward", state_dtype=None, state_storage="memory")
         with _untouched_randomness(sample.y), _Ledger(divisor) as ledger:
             method = None
             with suppress(StepFailure):  # a solver that fails needs no more memory than one that does not
-                method = phase.method.init(phase.work(twin, loss, data, _always, 0, options))
+                method = replace(planned, phase=phase, network=twin, batches=data, seed=0, mesh=Mesh()).begin()
                 while method.count < STEPS and ledger.operations < OPERATIONS:
                     method.step()
                 method.publish()
@@ -120,7 +107,7 @@ class SmallRun:
         )
 
 
-class _Ledger(TorchDispatchMode):
+class _Ledger(StorageWatch):
     """Tensors alive that were made inside this context, by how they grow with a batch of `size`, a prime."""
 
     def __init__(self, size: int) -> None:
@@ -128,41 +115,25 @@ class _Ledger(TorchDispatchMode):
         self.size, self.operations = size, 0
         self.alive: Cost = (0, 0, 0)
         self._moments: list[Cost] = []
-        self._known: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to keep the compiler away torch would import it, which takes a second."""
-        return False
 
     def take(self) -> list[Cost]:
         """What was alive after each operation since the last call."""
         moments, self._moments = [*self._moments, self.alive], []
         return moments
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, *kwargs.values()))}
-        result = func(*args, **kwargs)
-        for tensor in _tensors((result,)):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given and storage._cdata not in self._known:
-                self._add(storage)
+    def made(self, size: int) -> None:
+        self.alive = _plus(self.alive, self._cost(size))
+
+    def gone(self, size: int) -> None:
+        self.alive = _minus(self.alive, self._cost(size))
+
+    def operated(self) -> None:
         self._moments.append(self.alive)
         self.operations += 1
-        return result
 
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        size, key = storage.nbytes(), storage._cdata
+    def _cost(self, size: int) -> Cost:
         order = 0 if size % self.size else 1 if size % self.size**2 else 2
-        cost = (size * (order == 0), size * (order == 1), size * (order == 2))
-        self._known.add(key)
-        self.alive = _plus(self.alive, cost)
-        weakref.finalize(storage, self._release, key, cost)
-
-    def _release(self, key: int, cost: Cost) -> None:
-        self._known.discard(key)
-        self.alive = _minus(self.alive, cost)
+        return size * (order == 0), size * (order == 1), size * (order == 2)
 
 
 def _per_sample(two: list[Cost], three: list[Cost]) -> list[Cost]:
@@ -171,15 +142,6 @@ def _per_sample(two: list[Cost], three: list[Cost]) -> list[Cost]:
         two, three = [max(two)], [max(three)]
     pairs = [(a[0], max(b[0] - a[0], 0)) for a, b in zip(two, three, strict=True)]
     return [(cost - FEW[0] * slope, slope, 0) for cost, slope in pairs]
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors among arguments or results of an operation."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _plus(one: Cost, other: Cost) -> Cost:
@@ -198,7 +160,7 @@ def state_shapes(network: nn.Module, example: Batch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        shapes.extend(tuple(tensor.shape[1:]) for tensor in _tensors((output,)) if tensor.ndim)
+        shapes.extend(tuple(tensor.shape[1:]) for tensor in tensors_in((output,)) if tensor.ndim)
 
     leaves = [module for module in network.modules() if not list(module.children())]
     handles = [module.register_forward_hook(hook) for module in leaves]
@@ -223,16 +185,10 @@ def _prime(network: nn.Module, states: list[tuple[int, ...]], batches: Batches) 
 def _sample(batches: Batches, size: int) -> Batch:
     """The first samples, again and again if there are too few."""
     first = next(batches.ordered(size))
-    chosen = torch.tensor(list(islice(cycle(range(len(first.y))), size)), device=first.y.device)
-    context = map_context(first.context, lambda tensor: tensor.index_select(0, chosen))
-    return Batch(first.y.index_select(0, chosen), first.x.index_select(0, chosen), context)
+    return select_samples(first, torch.arange(size, device=first.y.device) % len(first.y))
 
 
 @contextmanager
 def _untouched_randomness(like: Tensor) -> Iterator[None]:
     with torch.random.fork_rng([like.device] if like.is_cuda else []):
         yield
-
-
-def _always(count: int) -> float:
-    return 1.0

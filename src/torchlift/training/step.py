@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,16 @@ from torchlift.objective.objective import CoordinateKind
 from torchlift.parallel import Mesh
 from torchlift.solvers.state import Number
 
+T = TypeVar("T")
+
 Budget = Callable[[int], float]
 """Step k ↦ the share of the budget that is left before it, from 1 down to 0."""
+
+
+def unlimited(count: int) -> float:
+    """The budget of runs without an end, whose steps stay as long as they are."""
+    return 1.0
+
 
 StateDict = tuple[Mapping[str, Any], dict[str, Number]]
 """Tensors and numbers, by name. On a mesh a `ShardedTensor` stands for one that processes hold slices of."""
@@ -85,7 +93,7 @@ class Work:
     network: nn.Module
     loss: Loss
     batches: Batches
-    budget: Budget
+    budget: Budget = unlimited
     seed: int = 0
     full: bool = False
     lifting: Lifting | None = None
@@ -194,6 +202,6 @@ def load_snapshot(network: nn.Module, values: Mapping[str, Tensor]) -> None:
         tensor.copy_(values[name])
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def under(named: Mapping[str, T], prefix: str) -> dict[str, T]:
     """Those whose names go on after the prefix, without it."""
-    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+    return {name.removeprefix(prefix): named[name] for name in named if name.startswith(prefix)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import math
 import os
 import time
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from torchlift.core.checks import check_size
+from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_type, invalid_value, message
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
@@ -30,7 +29,7 @@ from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
 from torchlift.networks import Network
 from torchlift.objective.clamp import clamped
-from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints, take_over
+from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
@@ -40,12 +39,10 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
-from torchlift.training.starts.choose import Choice
-from torchlift.training.starts.short_runs import start_weights
-from torchlift.training.step import Budget, TrainStep
 from torchlift.training.tensorboard import TensorBoardWriter
 
 HISTORY = "history.jsonl"
@@ -128,8 +125,7 @@ def train(
     options = _options(options)
     check_size("train seed", seed, minimum=0)
     for name, flag in (("resume", resume), ("progress", progress)):
-        if not isinstance(flag, bool):
-            invalid_type(f"train {name}", "True or False", flag)
+        check_instance(f"train {name}", flag, bool, "True or False")
     _check_network(network)
     _check_callback(callback)
     mesh = as_mesh(options.mesh)
@@ -146,9 +142,12 @@ def train(
     loss = _loss(network, phases, loss, batches[0])
     batches = [_checked("data", network, loss, source) for source in batches]
     held_out = None if held_out is None else _checked("validation", network, loss, held_out)
-    planned = list(zip(phases, batches, strict=True))
-    for phase, source in planned:
-        phase.check(phase.work(network, loss, source, _endless, seed, options, mesh))
+    planned = [
+        PlannedPhase(phase, network, source, loss, seed, options, mesh)
+        for phase, source in zip(phases, batches, strict=True)
+    ]
+    for phase in planned:
+        phase.check()
     example = next((held_out or batches[0]).ordered(8))
     output = example_output("train", network, example)
     measures = as_metrics(metrics, loss, output, example.x)
@@ -162,7 +161,7 @@ def train(
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], mesh)
     _warn_of_probabilities(output, loss, mesh)
-    check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
+    check_memory(planned, validation=held_out, limit=options.memory_limit)
     config = configuration(network, phases, batches, settings, options)
     alike = {**config, "folder": folder is not None, "resume": resume}
     begin_alike(mesh, network, alike, batches[0].example())
@@ -173,28 +172,16 @@ def train(
         checkpoint = checkpoints.load()
     history = on_first(mesh, lambda: History() if run_folder is None else _history(run_folder, checkpoint, config))
     history = History() if history is None else history
-    resumed_phase = (
-        -1 if checkpoint is None else int(checkpoint.record["state"]["phase"])
-    )  # its weights are those of the checkpoint
-    resumed_phase = min(resumed_phase, len(phases) - 1)
-    work = [
-        (
-            phase, source,
-            None if i == resumed_phase else partial(_start, network, phase, source, loss, seed, options, i == 0, mesh),
-            partial(_begin, network, phase, source, loss, seed, options, mesh),
-        )
-        for i, (phase, source) in enumerate(planned)
-    ]  # fmt: skip
     rows = history.to_dicts() if checkpoint is not None else None
     events = options.tensorboard and mesh.first
     writer = TensorBoardWriter(run_folder / "tensorboard", rows) if events and run_folder is not None else None
     with Progress(quiet=not (progress and mesh.first)) as bar:
         for sentence in () if checkpoint is None else checkpoint.skipped:
             bar.message(sentence)
-        for phase, source in planned:
-            if layout := phase.method.layout(phase.work(network, loss, source, _endless, seed, options, mesh)):
+        for phase in planned:
+            if layout := phase.layout():
                 bar.message(layout)
-        run = Run(network, work, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
+        run = Run(planned, settings, history, checkpoints, config, bar, writer, time.monotonic, mesh)
         if checkpoint is not None:
             run.resume(checkpoint)
         try:
@@ -218,14 +205,12 @@ def train(
 def _options(options: object) -> TrainOptions:
     if options is None:
         return TrainOptions()
-    if not isinstance(options, TrainOptions):
-        invalid_type("train options", "TrainOptions(...)", options, "Try options=TrainOptions(patience=5).")
-    return options
+    hint = "Try options=TrainOptions(patience=5)."
+    return check_instance("train options", options, TrainOptions, "TrainOptions(...)", hint)
 
 
 def _check_network(network: object) -> None:
-    if not isinstance(network, nn.Module):
-        invalid_type("train network", "an nn.Module", network)
+    network = check_instance("train network", network, nn.Module, "an nn.Module")
     if isinstance(network, torch.jit.ScriptModule):
         hint = "Train the module that it was made of, and script that afterwards."
         invalid_type("train network", "a module whose layers can be looked at", network, hint)
@@ -267,10 +252,6 @@ def _warn_of_probabilities(output: Tensor, loss: Loss, mesh: Mesh) -> None:
         hint = "Leave the softmax at its end away, or put a LogSoftmax in its place."
         expected, got = "logits, whose softmax the loss takes itself", "probabilities, which sum to 1"
         warnings.warn(message("train network", expected, got, hint), stacklevel=4)
-
-
-def _endless(count: int) -> float:
-    return 1.0
 
 
 def _phases(phases: Sequence[Phase] | None, default: Phase) -> list[Phase]:
@@ -335,43 +316,6 @@ def _monitor(given: Any, metrics: tuple[Metric, ...]) -> Metric:
     """The first one that was asked for; else the first that is not the loss, if any."""
     first = given if isinstance(given, str) else given[0] if given else None
     return metrics[0] if first == "loss" or len(metrics) == 1 else metrics[1]
-
-
-def _start(
-    network: nn.Module,
-    phase: Phase,
-    batches: Batches,
-    loss: Loss,
-    seed: int,
-    options: TrainOptions,
-    first: bool,
-    mesh: Mesh,
-    total: int | None,
-) -> Choice | None:
-    """The weights as the phase asks for; a later one goes on with those that it finds unless it names a method."""
-    if not first and phase.weights is None:
-        return None
-    network = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for every probe
-    if mesh.size == 1:
-        return start_weights(network, phase, batches, loss, seed, options, total)
-    # rank 0 decides: times and rounding differ between processes
-    choice = on_first(mesh, lambda: start_weights(network, phase, batches, loss, seed, options, total))
-    take_over(mesh, network)
-    return Choice(**json.loads(mesh.texts(json.dumps(None if choice is None else choice.summary()))[0]))
-
-
-def _begin(
-    network: nn.Module,
-    phase: Phase,
-    batches: Batches,
-    loss: Loss,
-    seed: int,
-    options: TrainOptions,
-    mesh: Mesh,
-    budget: Budget,
-) -> TrainStep:
-    """The method at work."""
-    return phase.method.init(phase.work(network, loss, batches, budget, seed, options, mesh))
 
 
 def _checkpoints(mesh: Mesh, folder: Path, keep: int, resume: bool) -> Checkpoints:

@@ -46,11 +46,14 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("[network]\nactivaton = 'relu'", "run.toml: [network]: expected the keys"),
         ("[network]\nactivaton = 'relu'", "got 'activaton'. Did you mean 'activation'?"),
-        ("[netwrok]\nkind = 'MLP'", "section: expected one of data, network, training, phase, got 'netwrok'. Did you"),
+        (
+            "[netwrok]\nkind = 'MLP'",
+            "section: expected one of 'data', 'network', 'training', 'phase', got 'netwrok'. Did you",
+        ),
         ("[network]\nlr = 0.1", "got 'lr'. It belongs to [training]."),
         ("[[phase]]\nepoch = 1", "[[phase]] 1: expected the keys"),
         ("[[phase]]\nseed = 1", "It belongs to [training]."),
-        ("[network]\nkind = 'mlp'", "[network] kind: expected one of MLP"),
+        ("[network]\nkind = 'mlp'", "[network] kind: expected one of 'MLP'"),
         ("[network]\nkind = 3", "[network] kind: expected a string, got the number 3"),
         ("[network]\nwidths = 256", "[network] widths: expected a list (a whole number each), got the number 256"),
         ("[network]\nwidths = [256, 'x']", "[network] widths: expected a list"),

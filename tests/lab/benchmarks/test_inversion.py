@@ -135,7 +135,7 @@ def test_a_loss_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"data": "cifar"}, "one of mnist, digits, got 'cifar'"),
+        ({"data": "cifar"}, "'mnist' or 'digits', got 'cifar'"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"batch_size": 0}, "batch_size"),
         ({"window": 0}, "window"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torchlift.cli.app import run
-from torchlift.lab.commands.bench_inversion import _ahead, gains
+from torchlift.lab.commands.bench_inversion import _lines, gains
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +71,17 @@ def test_ours_are_compared_with_the_best_baseline() -> None:
         {"name": "L-BFGS", "gain": [2.5, 0.1], "baseline": True},
         {"name": "default", "gain": [2.4, 0.1], "baseline": False},
     ]
-    assert [_ahead({"contestants": cells}, cell) for cell in cells] == ["", "", "-0.10"]
+    row = {"level": 0.1, "noise": 0.3, "decoder": [20.0, 0.1], "clamped decoder": [0.5, 0.1], "contestants": cells}
+    decoder, clamped, *others = _lines(row)
+    assert (decoder["psnr"][0], clamped["gain"][0]) == (20.0, 0.5)
+    assert [line["ahead"] for line in others] == [None, None, pytest.approx(-0.1)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["autoencodr"], "Did you mean 'autoencoder'?"),
-        (["--data", "cifar"], "one of mnist, digits, got 'cifar'"),
+        (["--data", "cifar"], "'mnist' or 'digits', got 'cifar'"),
         (["--levels", "-1"], "autoencoder level"),
         (["--noise", "0", "--tiny", "--images", "x"], "--images"),
         (["--images", "0"], "images: expected a whole number >= 1, got 0"),

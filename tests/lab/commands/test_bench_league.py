@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from torchlift.cli import main
-from torchlift.lab.benchmarks import league
+from torchlift.lab.benchmarks import league, league_tables
 from torchlift.lab.benchmarks.league_cases import cases, load_cifar
 
 
@@ -77,14 +77,14 @@ def test_standings_and_profiles() -> None:
         _run("Muon", "torch", 3e-3, 9.0, 9.0, [(4.0, 9.0)]),
     ]
     record = {"case": "c", "metric": "error", "seed": 0, "seconds": 4.0, "trials": 2, "runs": runs}
-    rows = {row["method"]: row for row in league.standings(record)}
+    rows = {row["method"]: row for row in league_tables.standings(record)}
     assert rows["AdamW"]["report"] == 4.9 and rows["AdamW"]["setting"] == 1e-3
     assert [rows[name]["to target"] for name in ("ours", "AdamW", "Muon")] == [2.0, 4.0, None]
-    profiles = league.profiles([record])
+    profiles = league_tables.profiles([record])
     assert profiles["ours (ours start)"] == [1.0] * 4
     assert profiles["AdamW (torch start)"] == [0.0, 0.0, 1.0, 1.0]
     assert profiles["Muon (torch start)"] == [0.0] * 4
-    first, second, third = (table.splitlines()[2] for table in league.markdown([record]).split("\n\n"))
+    first, second, third = (table.splitlines()[2] for table in league_tables.markdown([record]).split("\n\n"))
     title = "c (error, less is better; 4.0 s, 1 seed, 2 trials)"
     assert first == f"| {title} | **4.10** | 4.90, AdamW, torch's start | – | 2.0 |"
     assert second.startswith(f"| {title} | – / 4.10 | 4.90 / – | – / – | 9.00 / – |")
@@ -101,7 +101,7 @@ def test_tables_show_medians_over_seeds() -> None:
             _run("Muon", "ours", 1.0, 95.0, 95.0, [(2.0, 95.0)]),
         ]
         records.append({"case": "c", "metric": "accuracy", "seed": seed, "seconds": 2.0, "trials": 1, "runs": runs})
-    first = league.markdown(records).splitlines()[2]
+    first = league_tables.markdown(records).splitlines()[2]
     assert first == "| c (%; 2.0 s, 3 seeds, 1 trial) | 91.00 | 95.00, Muon, our start | – | not reached |"
 
 
@@ -130,7 +130,7 @@ def test_every_family_runs_and_reports(family: str, tmp_path: Path, monkeypatch:
     assert {row["method"] for row in record["runs"]} == {"ours", "AdamW", *own}
     for row in record["runs"]:
         assert row["steps"] > 0 and row["report"] is not None, row
-    rows = league.standings(record)
+    rows = league_tables.standings(record)
     assert {(row["method"], row["start"]) for row in rows} == {(row["method"], row["start"]) for row in record["runs"]}
 
 
@@ -152,7 +152,7 @@ def test_families_are_words_of_the_command_and_it_has_two_names(
     shown = capsys.readouterr().out
     assert "coupled LISTA" in shown and "nmse" in shown and "Adam, two rates" in shown
     record = json.loads(next(tmp_path.glob("*.json")).read_text(encoding="utf-8"))
-    assert "dB" in league.markdown([record])
+    assert "dB" in league_tables.markdown([record])
 
 
 @pytest.mark.parametrize(

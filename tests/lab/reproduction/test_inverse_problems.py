@@ -99,7 +99,7 @@ def test_mean_image_makes_the_iterates_of_all_images_in_a_silent_network() -> No
     method = conventional(short, images, 5e-4)
     phase = Phase(Conventional(), BackPropagation(partial(torch.optim.Adam, lr=5e-4)), batch_size="full")
     batches = as_batches((images.y, images.x), batch_size=None)
-    full = phase.begin(whole, SquaredError(), batches, lambda count: 1.0)
+    full = phase.begin(whole, SquaredError(), batches)
     for _ in range(3):
         method.step()
         full.step()

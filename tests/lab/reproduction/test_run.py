@@ -240,7 +240,7 @@ def test_an_empty_folder_will_do(tmp_path: Path) -> None:
 
 
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="scale: expected one of tiny, small, paper, got 'huge'"):
+    with pytest.raises(InvalidValueError, match="scale: expected one of 'tiny', 'small', 'paper', got 'huge'"):
         reproduce(Example(), "huge", 0, tmp_path)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidValueError, match="seed: expected a whole number >= 0, got -1"):
         reproduce(Example(), "tiny", -1, tmp_path)

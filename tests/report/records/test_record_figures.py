@@ -18,7 +18,7 @@ IMAGES = torch.zeros(2, 3, 3)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Claim("a", "b", "maybe"), "expected one of held, did not hold, not decidable, got 'maybe'"),  # pyright: ignore[reportArgumentType]
+        (lambda: Claim("a", "b", "maybe"), "expected one of 'held', 'did not hold', 'not decidable', got 'maybe'"),  # pyright: ignore[reportArgumentType]
         (lambda: Table("t", "T", ["a"], [[1, 2]]), "Table t: expected rows of 1 cells, got 2"),
         (lambda: Table("t", "T", ["a"], [[1]], ["", ""]), "Table t formats: expected 1, one per column, got 2"),
         (lambda: Table("t", "T", ["a"], [[1]], [".2q"]), "Table t formats: expected format specifications"),

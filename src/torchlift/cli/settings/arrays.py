@@ -18,8 +18,7 @@ from torch import Tensor
 
 from torchlift.core.errors import DataError, message
 from torchlift.core.files import opened, parsing
-from torchlift.training.available import available_memory
-from torchlift.training.memory import format_bytes
+from torchlift.core.memory import available_memory, format_bytes
 
 NAMES = ("inputs", "targets", "context")
 

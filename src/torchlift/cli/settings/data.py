@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from torchlift.cli.settings.arrays import first, read_arrays
-from torchlift.cli.settings.fields import check_choice
-from torchlift.core.checks import Shape, check_size
+from torchlift.core.checks import Shape, check_choice, check_size
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.data import Batch, Patches, load_digits, load_images, load_mnist, tiles
 from torchlift.data.tasks import TASKS, Task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import msgspec
 
-from torchlift.core.errors import InvalidTypeError, InvalidValueError, did_you_mean, invalid_value, message
+from torchlift.core.errors import InvalidTypeError, did_you_mean, invalid_value, message
 
 S = TypeVar("S")
 
@@ -48,15 +48,6 @@ def converted(where: str, value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind, dec_hook=_path)
     except (msgspec.ValidationError, UnicodeError) as error:
         raise InvalidTypeError(message(where, _words(kind), _shown(value))) from error
-
-
-def check_choice(where: str, value: str, choices: Iterable[str]) -> str:
-    """One of the choices; a misspelt one is answered with the nearest."""
-    names = list(choices)
-    if value not in names:
-        expected = f"one of {', '.join(names)}"
-        raise InvalidValueError(message(where, expected, _cut(repr(value)), did_you_mean(value, names)))
-    return value
 
 
 def _path(kind: type, value: Any) -> Path:

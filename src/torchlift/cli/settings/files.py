@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from torchlift.cli.settings.fields import check_choice, settings_from, types_of
+from torchlift.cli.settings.fields import settings_from, types_of
 from torchlift.cli.settings.settings import (
     Configuration,
     DataSettings,
@@ -19,6 +19,7 @@ from torchlift.cli.settings.settings import (
     PhaseSettings,
     TrainingSettings,
 )
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import DataError, InvalidTypeError, invalid_value, message
 from torchlift.core.files import read_bytes, write_file
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from torchlift import networks
 from torchlift.cli.settings.data import Samples
-from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.own_code import call_named, reason
-from torchlift.core.checks import Shape, check_number, check_positive, check_size
+from torchlift.core.checks import Shape, check_choice, check_number, check_positive, check_size
 from torchlift.core.errors import InvalidValueError, TorchliftError, invalid_value, message
+from torchlift.core.memory import available_memory, format_bytes
 from torchlift.networks import Network
 from torchlift.networks.denoisers import Denoiser
 from torchlift.operators import (
@@ -30,10 +30,8 @@ from torchlift.operators import (
     convolutional_dictionary,
     dct_matrix,
 )
-from torchlift.operators.context import map_context
+from torchlift.operators.context import select_context
 from torchlift.prox import ACTIVATIONS, ProximalActivation, as_activation
-from torchlift.training.available import available_memory
-from torchlift.training.memory import format_bytes
 
 if TYPE_CHECKING:
     from torchlift.cli.settings.settings import NetworkSettings
@@ -144,7 +142,7 @@ def _lista(site: Site, settings: NetworkSettings) -> Network:
         _dictionary(site, settings, H.in_shape, 1 if settings.tied else count + 2, analysis=False),
         count,
         form=settings.form or "ista",
-        context=map_context(context, lambda tensor: tensor[:1]) if coupled else context,
+        context=select_context(context, slice(1)) if coupled else context,
         **_of_unrolled(settings),
     )
 

@@ -25,6 +25,7 @@ from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, 
 from torchlift.training.metrics import as_metrics
 from torchlift.training.options import RunOptions
 from torchlift.training.phase import default_batch_size
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.short_runs import start_weights
 
 MOST_THREADS = 1024
@@ -83,6 +84,12 @@ class Setup:
             return read(None)
         return read(phase.batch_size or default_batch_size(read(None).samples))
 
+    def planned(self, phase: Phase) -> PlannedPhase:
+        """A phase with its data, as `train` makes it."""
+        training = self.configuration.training
+        options = TrainOptions(**objective_terms(training))
+        return PlannedPhase(phase, self.network, self.batches(phase), self.loss, training.seed, options)
+
     def held_out(self) -> Batches | None:
         if self.validation is None:
             return None
@@ -102,9 +109,7 @@ class Setup:
             return {}
         first, network = self.phases[0], copy.deepcopy(self.network)
         with torch.random.fork_rng(devices=[]):
-            batches = self.batches(first)
-            total = first.total_steps(1 if first.full else batches.per_epoch)
-            start_weights(network, first, batches, self.loss, self.configuration.training.seed, total=total)
+            start_weights(replace(self.planned(first), network=network))
         return evaluate(network, held_out.ordered(1000), self.loss, self.metrics)
 
     @torch.no_grad()
@@ -137,9 +142,8 @@ def prepare(configuration: Configuration) -> Setup:
         output = network(y[:8].to(device), map_context(context, lambda tensor: tensor[:8].to(device)))
     metrics = as_metrics(training.metrics, loss, output, x[:8].to(device))
     setup = Setup(configuration, samples, network, phases, loss, metrics, data, validation)
-    options = TrainOptions(**objective_terms(training))
     for phase in phases:
-        phase.check(phase.work(network, loss, setup.batches(phase), lambda count: 1.0, options=options))
+        setup.planned(phase).check()
     return setup
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from torchlift.cli.settings.fields import check_choice
 from torchlift.cli.settings.settings import Configuration, PhaseSettings, TrainingSettings
 from torchlift.cli.settings.solvers import OPTIMISERS, OPTIONS, RENAMED, SOLVERS, make_solver, options_of
-from torchlift.core.checks import check_number, check_positive
+from torchlift.core.checks import check_choice, check_number, check_positive
 from torchlift.core.errors import TorchliftError, invalid_value
 from torchlift.functions.losses import LOSSES, Loss
 from torchlift.functions.regularisers import REGULARISERS, Regulariser

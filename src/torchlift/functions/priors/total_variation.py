@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from torchlift.core.checks import Shape, check_positive
+from torchlift.core.checks import Shape, check_choice, check_positive
 from torchlift.core.errors import invalid_value
 from torchlift.functions.base import Part, Prior
 from torchlift.functions.group_norm import GroupNorm
@@ -33,7 +33,7 @@ class TotalVariation(Prior):
     channels: Channels = "separate"
 
     def __post_init__(self) -> None:
-        _check_channels("TotalVariation", self.channels)
+        check_choice("TotalVariation channels", self.channels, get_args(Channels))
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         gradient = _gradient("TotalVariation", shape)
@@ -60,7 +60,7 @@ class HuberTV(Prior):
 
     def __post_init__(self) -> None:
         check_positive("HuberTV delta", self.delta)
-        _check_channels("HuberTV", self.channels)
+        check_choice("HuberTV channels", self.channels, get_args(Channels))
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         axes, gradient = _axes(self.isotropic, self.channels, shape), _gradient("HuberTV", shape)
@@ -74,11 +74,6 @@ def _axes(isotropic: bool, channels: Channels, shape: Shape) -> tuple[int, ...]:
 
 def _gradient(name: str, shape: Shape) -> FiniteDifference:
     return FiniteDifference(shape if len(shape) == 2 else image_shape(name, shape, "(height, width) or "))
-
-
-def _check_channels(name: str, channels: object) -> None:
-    if channels not in ("separate", "coupled"):
-        invalid_value(f"{name} channels", "'separate' or 'coupled'", repr(channels))
 
 
 def image_shape(name: str, shape: Shape, others: str = "") -> Shape:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import check_positive, check_size
+from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.data import load_digits, load_mnist
 from torchlift.data.mnist import cache_folder
@@ -51,8 +51,7 @@ class Recipe:
     max_epochs: int = 400
 
     def __post_init__(self) -> None:
-        if self.data not in DATA:
-            invalid_value("autoencoder data", f"one of {', '.join(DATA)}", repr(self.data))
+        check_choice("autoencoder data", self.data, DATA)
         check_positive("autoencoder learning_rate", self.learning_rate)
         check_size("autoencoder batch_size", self.batch_size)
         check_size("autoencoder window", self.window)

@@ -87,51 +87,57 @@ class Sample:
     decoder: Network | None = None
 
 
+def by_invert(sample: Sample, weight: float, *, start: Tensor | None, anchor: float, **options: Any) -> Tensor:
+    """The library's own, with other options."""
+    return invert(sample.network, sample.y, PRIOR, weight, start=start, anchor=anchor, **options).x
+
+
+def by_sure(sample: Sample, weight: float, *, start: Tensor | None, anchor: float) -> Tensor:
+    """The same with a weight and an anchor that SURE chooses instead of the given ones."""
+    assert sample.decoder is not None
+    return invert(sample.network, sample.y, PRIOR, noise_level=sample.noise, start=sample.decoder).x
+
+
 @dataclass(frozen=True)
 class Contestant:
     """A way to invert.
 
     Arguments:
         name: in tables.
-        options: of `invert`; {"adam": steps} and {"lbfgs": steps} for plain loops of torch's own optimisers.
+        options: of the method.
+        method: (sample, weight, start, anchor, options) ↦ images.
         warm: start from the decoder's output and be anchored there.
         grey: start from the grey image ½ instead of black.
+        baseline: whether anyone would write it down with torch alone, or it is nested PDHG.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    method: Callable[..., Tensor] = by_invert
     warm: bool = False
     grey: bool = False
+    baseline: bool = False
 
     def run(self, sample: Sample, weight: float, anchor: float) -> Tensor:
         start = sample.guess if self.warm else torch.full_like(sample.x, 0.5) if self.grey else None
-        if "adam" in self.options:
-            return adam(sample, weight, self.options["adam"], start, anchor, self.options.get("rate", 0.05))
-        if "lbfgs" in self.options:
-            return lbfgs(sample, weight, self.options["lbfgs"], start, anchor)
-        if self.options.get("weight") == "sure":
-            assert sample.decoder is not None
-            return invert(sample.network, sample.y, PRIOR, noise_level=sample.noise, start=sample.decoder).x
-        return invert(sample.network, sample.y, PRIOR, weight, start=start, anchor=anchor, **self.options).x
-
-    @property
-    def baseline(self) -> bool:
-        """Whether this is a method that anyone would write down with torch alone, or nested PDHG."""
-        return "adam" in self.options or "lbfgs" in self.options or self.options.get("algorithm") == "nested-pdhg"
+        return self.method(sample, weight, start=start, anchor=anchor, **self.options)
 
 
 def contestants(scale: Scale, warm: bool) -> list[Contestant]:
     """The reference comes first. All have the same start, prior, weight and anchor; SURE chooses for itself."""
-    start = {"warm": warm}
+    steps: dict[str, Any] = {"steps": scale.adam_steps}
+    baseline: dict[str, Any] = {"warm": warm, "baseline": True}
+    nested = {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}
+    usual = {} if scale.default_steps is None else {"max_steps": scale.default_steps}
     methods = [
-        Contestant("Adam, rate 0.05", {"adam": scale.adam_steps}, **start),
-        Contestant("Adam, rate 0.02", {"adam": scale.adam_steps, "rate": 0.02}, **start),
-        Contestant("nested PDHG", {"algorithm": "nested-pdhg", "max_steps": scale.adam_steps}, **start),
-        Contestant("L-BFGS", {"lbfgs": scale.adam_steps}, **start),
-        Contestant("sweep", {"algorithm": "sweep", "max_steps": scale.sweeps}, **start),
-        Contestant("default", {} if scale.default_steps is None else {"max_steps": scale.default_steps}, **start),
+        Contestant("Adam, rate 0.05", steps, adam, **baseline),
+        Contestant("Adam, rate 0.02", {**steps, "rate": 0.02}, adam, **baseline),
+        Contestant("nested PDHG", nested, **baseline),
+        Contestant("L-BFGS", steps, lbfgs, **baseline),
+        Contestant("sweep", {"algorithm": "sweep", "max_steps": scale.sweeps}, warm=warm),
+        Contestant("default", usual, warm=warm),
     ]
-    return [*methods, Contestant("default, SURE", {"weight": "sure"}, **start)] if warm else methods
+    return [*methods, Contestant("default, SURE", method=by_sure, warm=True)] if warm else methods
 
 
 def lbfgs(sample: Sample, weight: float, steps: int, start: Tensor | None = None, anchor: float = 0.0) -> Tensor:

@@ -116,10 +116,8 @@ class BenchLayers(Command):
             console.print(shown(Table.of("coordinates", "", headings, cells)))
             return
         for title, columns in _TABLES.items():
-            cells = [[row[name] for name, _ in columns.values()] for row in record["rows"]]
-            formats = [form for _, form in columns.values()]
             title = f"{title}, {record['threads']} threads"
-            console.print(shown(Table("layers", title, list(columns), cells, formats)))
+            console.print(shown(Table.of_records("layers", title, columns, record["rows"])))
             console.print()
         for line in _LEGEND:
             console.print(line)

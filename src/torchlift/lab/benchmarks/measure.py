@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from torchlift.core.storages import StorageWatch
 
 Method = TypeVar("Method")
 
@@ -68,7 +66,7 @@ def _finish() -> None:
         torch.accelerator.synchronize()
 
 
-class PeakMemory(TorchDispatchMode):
+class PeakMemory(StorageWatch):
     """Bytes of tensors alive at the same time that were made inside this context.
 
     >>> with PeakMemory() as memory:
@@ -79,28 +77,11 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.current = 0
-        self.peak = 0
-        self._seen: set[int] = set()
+        self.current = self.peak = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outside = [leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in outside:
-                self._count(leaf.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._seen:
-            return
-        size = storage.nbytes()
-        self._seen.add(key)
+    def made(self, size: int) -> None:
         self.current += size
         self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, self._release, key, size)
 
-    def _release(self, key: int, size: int) -> None:
-        self._seen.discard(key)
+    def gone(self, size: int) -> None:
         self.current -= size

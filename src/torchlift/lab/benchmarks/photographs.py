@@ -1,4 +1,4 @@
-"""`torchlift bench photographs`: denoisers of at most 50,000 parameters, at equal processor time.
+"""Runs of `torchlift bench photographs`: denoisers of at most 50,000 parameters, at equal processor time.
 
 Rules, the same for all:
 
@@ -13,27 +13,22 @@ Rules, the same for all:
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-import tyro
-from rich.console import Console
 from torch import Tensor, nn
 
-from torchlift.cli.command import Command, Record
 from torchlift.cli.settings.arrays import read_npz
-from torchlift.core.checks import check_choice, check_positive
 from torchlift.core.errors import invalid_value
-from torchlift.core.files import read_json, write_file
+from torchlift.core.files import write_file
 from torchlift.core.png import png
 from torchlift.data import Denoising, Patches, load_photographs, psnr, tiles
+from torchlift.lab.benchmarks.kept import keep, kept, markdown_table
 from torchlift.lab.benchmarks.optimisers import Muon
 from torchlift.liftings import Conventional
 from torchlift.networks import FirmDenoiser
@@ -177,18 +172,15 @@ class Bench:
     def row(self, row: str, test: Sequence[Tensor] | None) -> dict[str, Any]:
         """One row of the table, continued where it was; the test images are read when it is done."""
         file = self.file(row)
-        record: dict[str, Any] = {}
-        if file.exists():
-            record = read_json(file, "It is damaged: remove it and repeat the row.")
-            if file.with_suffix(".png").exists():
-                return record
+        record = kept(file, "row")
+        if record and file.with_suffix(".png").exists():
+            return record
         denoise: Callable[[Tensor], Tensor] = bm3d
         if row != "BM3D":
             measured, denoise = self._raced(row, test if not record else None)
             record = record or measured
         record = record or self._bm3d(test)
-        self.records.mkdir(parents=True, exist_ok=True)
-        write_file(file, json.dumps(record, indent=1) + "\n")
+        keep(file, record)
         clean, noisy = example()
         drawn = {"clean": clean, "noisy": noisy, file.stem: denoise(noisy).detach()}
         for name, image in drawn.items():
@@ -200,13 +192,12 @@ class Bench:
         if test is None:
             invalid_value("bench photographs BM3D", "test images", "none", "Give --test FILE.")
         file = self.work / f"bm3d-{self.seed}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        known = read_json(file, "It is damaged: remove it.") if file.exists() else {"psnr": [], "seconds": 0.0}
+        known = kept(file, "row") or {"psnr": [], "seconds": 0.0}
         begin = time.process_time()
         for value in qualities(bm3d, test, 2, len(known["psnr"])):
             known = {"psnr": [*known["psnr"], value], "seconds": known["seconds"] + time.process_time() - begin}
             begin = time.process_time()
-            write_file(file, json.dumps(known))
+            keep(file, known)
         return {
             "row": "BM3D", "budget": None, "seed": self.seed, "parameters": None, "steps": None,
             "seconds_per_image": round(known["seconds"] / len(test), 2),
@@ -230,12 +221,11 @@ class Bench:
     def _trained(self, row: str, rate: float | None, seconds: float) -> tuple[dict[str, Any], nn.Module]:
         """Train for as many steps as the budget has time for; the number is kept beside the checkpoints."""
         folder = self.work / f"{_slug(row)}-{'bare' if rate is None else f'{rate:g}'}-{seconds:.0f}-s-{self.seed}"
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = folder / "plan.json"
-        if not plan.exists():
+        planned = kept(folder / "plan.json", "row")
+        if not planned:
             start, step = self.times((row,))[row]
-            write_file(plan, json.dumps({"steps": max(1, int((seconds - start) / step)), "seconds_per_step": step}))
-        planned = read_json(plan, "It is damaged: remove it.")
+            planned = {"steps": max(1, int((seconds - start) / step)), "seconds_per_step": step}
+            keep(folder / "plan.json", planned)
         begin = time.process_time()
         module, result = self._train(row, rate, planned["steps"], folder / "run")
         record = {
@@ -260,7 +250,7 @@ class Bench:
         time of each counts; a round before them pays for what torch makes once.
         """
         file = self.work / f"times-{self.seed}.json"
-        known = read_json(file, "It is damaged: remove it.") if file.exists() else {}
+        known = kept(file, "row")
         missing = [row for row in rows if row in TRAINED and row not in known]
         seconds: dict[tuple[str, int], float] = {}
         for turn in range(ROUNDS + 1 if missing else 0):
@@ -275,8 +265,7 @@ class Bench:
             short, long = seconds[row, TIMED], seconds[row, 3 * TIMED]
             step = max(long - short, 0.1 * long) / (2 * TIMED)
             known[row] = [max(0.0, short - TIMED * step), step]
-        self.work.mkdir(parents=True, exist_ok=True)
-        write_file(file, json.dumps(known))
+        keep(file, known)
         return {row: (known[row][0], known[row][1]) for row in rows if row in known}
 
     def _train(self, row: str, rate: float | None, steps: int, folder: Path | None) -> tuple[nn.Module, Any]:
@@ -306,17 +295,17 @@ class Bench:
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     """The table of the documentation."""
-    lines = [["Method", "Processor time", "Parameters", "Steps", "Held-out images", "BSD68"], ["---"] * 6]
+    rows = []
     for record in sorted(records, key=lambda record: (record["budget"] or 0, record["row"])):
         name = record["row"] if not record.get("rate") else f"{record['row']}, rate {record['rate']:g}, cosine"
-        lines.append([
+        rows.append([
             name,
             "–" if record["budget"] is None else f"{record['budget']:,.0f} s",
             "–" if record["parameters"] is None else f"{record['parameters']:,}",
             "–" if record["steps"] is None else f"{record['steps']:,}",
             *("–" if record.get(key) is None else f"{record[key]:.2f} dB" for key in ("held_out", "test")),
         ])  # fmt: skip
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(["Method", "Processor time", "Parameters", "Steps", "Held-out images", "BSD68"], rows)
 
 
 def strip(records: Path) -> str:
@@ -332,45 +321,3 @@ def strip(records: Path) -> str:
 
 def _slug(name: str) -> str:
     return "-".join(name.replace(",", "").lower().split())
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchPhotographs(Command):
-    """Train denoisers by `train`, AdamW and Muon from one start, at equal processor time; σ = 25/255."""
-
-    name: ClassVar[str] = "bench photographs"
-
-    rows: Annotated[tuple[str, ...], tyro.conf.Positional] = TRAINED
-    """What to train; or BM3D, with `pip install bm3d`."""
-    images: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """An .npz file with an array `images` (n, height, width) of bytes, such as Train400; the last 40 are held out."""
-    test: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """An .npz file of images to report, such as BSD68; read once for every finished row."""
-    records: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("photographs")
-    """Folder of one small JSON file for each row; rows that it holds are not repeated."""
-    work: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("photographs-runs")
-    """Folder of checkpoints, from which a stopped run goes on."""
-    seconds: float = 1200.0
-    """Budget of a run in processor time of one thread; 1200 is ten minutes on two cores."""
-    table: bool = False
-    """Only show what the folder of records holds, as Markdown."""
-
-    def check(self) -> None:
-        check_positive("seconds", self.seconds)
-        for row in self.rows:
-            check_choice("bench photographs", row, ROWS)
-        if not self.table and self.images is None:
-            invalid_value("bench photographs images", "an .npz file", "none", "Give --images FILE, or --table.")
-
-    def collect(self) -> Record:
-        if self.table or self.images is None:
-            files = sorted(self.records.glob("*.json"))
-            return {"records": [read_json(file, "It is damaged: repeat the row.") for file in files]}
-        torch.set_num_threads(1)
-        bench = Bench(load(self.images), self.records, self.work, self.seconds)
-        test = None if self.test is None else load(self.test)
-        bench.times([row for row in self.rows if not bench.file(row).exists()])  # in turn, before the first begins
-        return {"records": [bench.row(row, test) for row in self.rows]}
-
-    def show(self, record: Record, console: Console) -> None:
-        console.print(markdown(record["records"]), soft_wrap=True)

@@ -41,7 +41,7 @@ from torchlift.solvers import (
 )
 from torchlift.training import SweepDescent, TrainMethod, TrainStep, Work
 from torchlift.training.lifted_step import LiftedStep
-from torchlift.training.step import Budget
+from torchlift.training.step import Budget, unlimited
 
 #: The paper does not tell the threshold of this experiment; this is its harder one.
 THRESHOLD = 0.2
@@ -76,7 +76,7 @@ def methods() -> dict[str, Solver[Any, Any] | TrainMethod]:
     }
 
 
-def begin(name: str, network: MLP, images: Images, seed: int, budget: Budget) -> TrainStep:
+def begin(name: str, network: MLP, images: Images, seed: int, budget: Budget = unlimited) -> TrainStep:
     """A method at work on the network: z begins as the replicated input, in sweeps at the forward pass."""
     method = methods()[name]
     if isinstance(method, TrainMethod):
@@ -137,7 +137,7 @@ def race(
     for name in names:
         tell(name)
         network = build(THRESHOLD, seed, layers).to(device)
-        step = begin(name, network, images, seed, lambda done: 1.0)
+        step = begin(name, network, images, seed)
         every = 1 if name == EXACT else max(5, steps_per_epoch(name, images))
         trajectories[name] = follow(step, partial(measure, network, images, step), every=every, time_limit=seconds)
     return trajectories

@@ -80,13 +80,12 @@ class BenchStep(Command):
 
     def show(self, record: Record, console: Console) -> None:
         columns = {
-            "module": "name", "fused Adam, ms": "plain", "ratio": "ratio", "from": "low", "to": "high",
-            "goal, ≤": "goal", "start-up, ms": "start_up", "s → 0": "difference",
+            "module": ("name", ""), "fused Adam, ms": ("plain", ".2f"), "ratio": ("ratio", ".2f"),
+            "from": ("low", ".2f"), "to": ("high", ".2f"), "goal, ≤": ("goal", ".2f"),
+            "start-up, ms": ("start_up", ".0f"), "s → 0": ("difference", ".0e"),
         }  # fmt: skip
-        formats = ["", ".2f", ".2f", ".2f", ".2f", ".2f", ".0f", ".0e"]
-        rows = [[row[name] for name in columns.values()] for row in record["rows"]]
         title = f"One training step, {record['threads']} threads"
-        console.print(shown(Table("steps", title, list(columns), rows, formats)))
+        console.print(shown(Table.of_records("steps", title, columns, record["rows"])))
         console.print("Processor time, medians of interleaved rounds; start-up is what `train` does before its steps.")
         console.print("From, to: quartiles of the ratio.")
         console.print("s → 0: largest relative difference of the gradients of a sweep and of back-propagation.")
@@ -204,7 +203,7 @@ def files_of_a_step(module: nn.Module | None = None) -> list[str]:
     """The files of this package that one default step enters, after the first; the closed form of chains adds four."""
     module = _Plain() if module is None else module
     batches = as_batches((torch.rand(64, 8), torch.rand(64, 2)), batch_size=16)
-    step = SweepDescent().init(Work(module, SquaredError(), batches, lambda count: 1.0))
+    step = SweepDescent().init(Work(module, SquaredError(), batches, lambda _: 1.0))
     step.step()
     root, entered = Path(torchlift.__file__).parent, set()
 

@@ -6,10 +6,10 @@ COMMANDS: dict[str, str] = {
     "bench distributed": "torchlift.lab.commands.bench_distributed:BenchDistributed",
     "bench inversion": "torchlift.lab.commands.bench_inversion:BenchInversion",
     "bench layers": "torchlift.lab.benchmarks.layers:BenchLayers",
-    "bench league": "torchlift.lab.benchmarks.league:BenchLeague",
-    "bench photographs": "torchlift.lab.benchmarks.photographs:BenchPhotographs",
+    "bench league": "torchlift.lab.commands.bench_league:BenchLeague",
+    "bench photographs": "torchlift.lab.commands.bench_photographs:BenchPhotographs",
     "bench solvers": "torchlift.lab.benchmarks.solvers:BenchSolvers",
     "bench step": "torchlift.lab.benchmarks.step:BenchStep",
-    "bench training": "torchlift.lab.benchmarks.league:BenchTraining",
+    "bench training": "torchlift.lab.commands.bench_league:BenchTraining",
     "soak": "torchlift.lab.soak.soak:Soak",
 }

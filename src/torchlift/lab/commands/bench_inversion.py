@@ -13,12 +13,12 @@ from rich.console import Console
 from torch import Tensor
 
 from torchlift.cli.command import Command, Record
-from torchlift.cli.tables import columns
-from torchlift.core.checks import check_positive, check_size
-from torchlift.core.errors import did_you_mean, invalid_value
+from torchlift.cli.tables import shown
+from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.lab.benchmarks import inversion
 from torchlift.lab.benchmarks.autoencoder import LEVELS, Autoencoder, Recipe, trained
-from torchlift.report.records import Curves, Series
+from torchlift.report.records import Cell, Curves, Series, Table
+from torchlift.report.records.figures import Column
 
 FAMILIES = ("autoencoder", "coverage", "rules", "networks", "scale")
 
@@ -49,7 +49,7 @@ class BenchInversion(Command):
     """A few steps with a hardly trained autoencoder, to see that everything runs; its numbers mean nothing."""
 
     def collect(self) -> Record:
-        families = self._check_families()
+        families = [check_choice("bench inversion", name, FAMILIES) for name in self.families] or list(FAMILIES)
         torch.set_num_threads(check_size("threads", self.threads))
         scale = self._scale()
         record: Record = {"threads": torch.get_num_threads(), "tiny": self.tiny, "scale": asdict(scale)}
@@ -66,13 +66,6 @@ class BenchInversion(Command):
                     row for name, case in cases for row in inversion.other(name, case, scale, status.update)
                 ]
         return record
-
-    def _check_families(self) -> list[str]:
-        for name in self.families:
-            if name not in FAMILIES:
-                hint = did_you_mean(name, FAMILIES)
-                invalid_value("bench inversion", f"families among {', '.join(FAMILIES)}", repr(name), hint)
-        return list(self.families or FAMILIES)
 
     def _scale(self) -> inversion.Scale:
         if self.tiny:
@@ -125,13 +118,11 @@ class BenchInversion(Command):
         self.save_figure(name, lambda plot: plot.pictures(pictures))
 
     def show(self, record: Record, console: Console) -> None:
-        for name, (title, words, numbers, lines) in _TABLES.items():
+        for name, (title, columns) in _TABLES.items():
             if name in record:
-                table = columns(words, numbers)
-                for cells in (cells for row in record[name] for cells in lines(row)):
-                    table.add_row(*cells)
-                console.print(title, style="bold")
-                console.print(table)
+                rows = record[name]
+                lines = [line for row in rows for line in _lines(row)] if name == "autoencoder" else rows
+                console.print(shown(Table.of_records(name, title, columns, lines)))
                 console.print()
         console.print(
             f"{record['threads']} threads, processor seconds. All methods have the same start, prior, weight and "
@@ -160,68 +151,80 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
     return figures
 
 
-def _gains(row: dict[str, Any]) -> list[list[str]]:
-    """The lines of one level and noise; the decoder's own PSNR first."""
-    lines = [
-        [f"{row['level']:g}", f"{row['noise']:g}", "decoder", f"{row['decoder'][0]:.2f} dB", *[""] * 5],
-        ["", "", "decoder, clamped", _pair(row["clamped decoder"]), *[""] * 5],
+def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The decoder and all contestants of one level and noise."""
+    place = {"level": row["level"], "noise": row["noise"]}
+    best = max(cell["gain"][0] for cell in row["contestants"] if cell["baseline"])
+    nothing = dict.fromkeys(("objective", "seconds", "reached", "time ratio", "ahead"))
+    decoder = {"name": "decoder", "psnr": row["decoder"], "gain": (None, None)}
+    clamped = {"name": "decoder, clamped", "psnr": (None, None), "gain": row["clamped decoder"]}
+    return [
+        {**place, **nothing, **decoder, "baseline": False},
+        {**place, **nothing, **clamped, "baseline": False},
+        *(
+            {**place, **cell, "ahead": None if cell["baseline"] else cell["gain"][0] - best}
+            for cell in row["contestants"]
+        ),
     ]
-    for cell in row["contestants"]:
-        numbers = [f"{cell['objective']:.4g}", f"{cell['seconds']:.2f}", _needs(cell), f"{cell['time ratio']:.2f}"]
-        lines.append(["", "", cell["name"], _pair(cell["gain"]), *numbers, _ahead(row, cell)])
-    return lines
 
 
-def _needs(cell: dict[str, Any]) -> str:
+def _needs(cell: Mapping[str, Any]) -> Cell:
     """Processor seconds in which the default reaches the final objective of a baseline."""
-    if not cell["baseline"]:
-        return ""
-    return "never" if cell["reached"] is None else f"{cell['reached']:.2f}"
+    return "never" if cell["baseline"] and cell["reached"] is None else cell["reached"]
 
 
-def _ahead(row: dict[str, Any], cell: dict[str, Any]) -> str:
-    """dB over the best baseline of this level and noise, for our methods."""
-    best = max(other["gain"][0] for other in row["contestants"] if other["baseline"])
-    return "" if cell["baseline"] else f"{cell['gain'][0] - best:+.2f}"
+def _mean(name: str) -> Callable[[Mapping[str, Any]], Cell]:
+    """Of a mean and its standard error."""
+    return lambda row: row[name][0]
 
 
-def _pair(values: list[float], sign: str = "+") -> str:
-    return f"{values[0]:{sign}.2f} ± {values[1]:.2f}"
+def _error(name: str) -> Callable[[Mapping[str, Any]], Cell]:
+    return lambda row: row[name][1]
 
 
-_TABLES: dict[str, tuple[str, list[str], list[str], Callable[[dict[str, Any]], list[list[str]]]]] = {
+_TABLES: dict[str, tuple[str, dict[str, Column]]] = {
     "training": (
-        "Autoencoder", ["level"], ["loss", "epoch", "seconds"],
-        lambda r: [[f"{r['level']:g}", f"{r['loss']:.3g}", str(r["epoch"]), f"{r['seconds']:.0f}"]],
+        "Autoencoder",
+        {"level": ("level", "g"), "loss": ("loss", ".3g"), "epoch": ("epoch", ""), "seconds": ("seconds", ".0f")},
     ),
     "autoencoder": (
-        "Gain over the decoder", ["level", "noise", "contestant"],
-        ["gain (dB)", "objective", "s", "default needs", "× Adam", "ahead"], _gains,
+        "Gain over the decoder",
+        {
+            "level": ("level", "g"), "noise": ("noise", "g"), "contestant": ("name", ""),
+            "PSNR (dB)": (_mean("psnr"), ".2f"), "gain (dB)": (_mean("gain"), "+.2f"), "±": (_error("gain"), ".2f"),
+            "objective": ("objective", ".4g"), "s": ("seconds", ".2f"), "default needs": (_needs, ".2f"),
+            "× Adam": ("time ratio", ".2f"), "ahead": ("ahead", "+.2f"),
+        },
     ),
     "coverage": (
-        "Coverage of 90 % intervals", ["level", "noise"], ["as they come", "calibrated", "factor", "width"],
-        lambda r: [
-            [
-                *(f"{r['level']:g}", f"{r['noise']:g}", f"{r['uncalibrated'][0]:.1%}", f"{r['calibrated'][0]:.1%}"),
-                *(f"{r['factor']:.2f}", f"{r['width']:.3f}"),
-            ]
-        ],
+        "Coverage of 90 % intervals",
+        {
+            "level": ("level", "g"), "noise": ("noise", "g"), "as they come": (_mean("uncalibrated"), ".1%"),
+            "calibrated": (_mean("calibrated"), ".1%"), "factor": ("factor", ".2f"), "width": ("width", ".3f"),
+        },
     ),
     "rules": (
-        "Rules for the weight", ["level", "rule"], ["weight", "gain (dB)", "seconds"],
-        lambda r: [[f"{r['level']:g}", r["rule"], f"{r['weight']:.3g}", _pair(r["gain"]), f"{r['seconds']:.2f}"]],
+        "Rules for the weight",
+        {
+            "level": ("level", "g"), "rule": ("rule", ""), "weight": ("weight", ".3g"),
+            "gain (dB)": (_mean("gain"), "+.2f"), "±": (_error("gain"), ".2f"), "seconds": ("seconds", ".2f"),
+        },
     ),
     "networks": (
-        "Other networks", ["network", "contestant"], ["PSNR (dB)", "objective", "s", "default needs"],
-        lambda r: [
-            [r["network"], r["name"], _pair(r["psnr"], ""), f"{r['objective']:.4g}", f"{r['seconds']:.2f}", _needs(r)]
-        ],
+        "Other networks",
+        {
+            "network": ("network", ""), "contestant": ("name", ""), "PSNR (dB)": (_mean("psnr"), ".2f"),
+            "±": (_error("psnr"), ".2f"), "objective": ("objective", ".4g"), "s": ("seconds", ".2f"),
+            "default needs": (_needs, ".2f"),
+        },
     ),
     "growth": (
-        "One call", ["images"], ["ms per image", "KiB per image at once"],
-        lambda r: [
-            [str(r["images"]), f"{1e3 * r['seconds per image']:.2f}", f"{r['bytes per image'] / 1024:.0f}"]
-        ],
+        "One call",
+        {
+            "images": ("images", ""),
+            "ms per image": (lambda row: 1e3 * row["seconds per image"], ".2f"),
+            "KiB per image at once": (lambda row: row["bytes per image"] / 1024, ".0f"),
+        },
     ),
 }  # fmt: skip
-"""What a record may hold: title, headings of words and of numbers, and the lines of each of its rows."""
+"""What a record may hold: title, and columns as `Table.of_records` takes them."""

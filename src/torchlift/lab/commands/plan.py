@@ -14,9 +14,9 @@ from torchlift.cli.command import Command, Record, check_folder
 from torchlift.cli.tables import columns
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
+from torchlift.core.memory import format_bytes
 from torchlift.lab.planning import Forecast, Machine, Work, curves, guessed, recommended
 from torchlift.report.records import Curves, Series
-from torchlift.training.memory import format_bytes
 
 _SAYING = (
     "training: the step's seconds times the steps that bring a training as far as one of back-propagation. Late "

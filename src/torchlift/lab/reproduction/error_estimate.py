@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -41,14 +42,14 @@ class ErrorEstimate(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         cases = work.choose(tiny=4, small=400, paper=4000)
-        work.expect(len(ACTIVATIONS) * len(SOURCES))
-        studies = []
-        for number, (name, source) in enumerate((name, source) for name in ACTIVATIONS for source in SOURCES):
-            tensors, _ = work.part(
-                f"{name}, source on {source}",
-                lambda a=name, b=source, k=number: _study(ACTIVATIONS[a], b == SOURCES[0], cases, 4 * work.seed + k),
-            )
-            studies.append(Study(name, source, tensors["distance"], tensors["bound"]))
+        pairs: list[tuple[str, str]] = list(product(ACTIVATIONS, SOURCES))
+
+        def make(name: str, source: str) -> Part:
+            seed = 4 * work.seed + pairs.index((name, source))
+            return _study(ACTIVATIONS[name], source == SOURCES[0], cases, seed)
+
+        found = work.each("{}, source on {}", pairs, make)
+        studies = [Study(*pair, tensors["distance"], tensors["bound"]) for pair, (tensors, _) in found.items()]
         claims = work.decided(judge(studies))
         configuration = {
             "cases": cases,

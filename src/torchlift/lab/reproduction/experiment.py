@@ -6,8 +6,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torchlift.core.checks import check_device, check_size
 from torchlift.core.errors import DataError, invalid_value
 from torchlift.io import load_tensors, save_tensors
 from torchlift.report.records import Claim, Figure
+
+K = TypeVar("K", bound=tuple[Any, ...])
 
 Scale = Literal["tiny", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
@@ -143,6 +146,18 @@ class Work:
         self._names.add(folder.name)
         self._done(len(self._names), self._total)
         return part
+
+    def each(self, name: str, keys: Iterable[K], make: Callable[..., Part]) -> dict[K, Part]:
+        """The parts of an experiment that makes one for every key.
+
+        Arguments:
+            name: of a part, a format for the entries of its key.
+            keys: tuples.
+            make: called with the entries of a key.
+        """
+        chosen = list(keys)
+        self.expect(len(chosen))
+        return {key: self.part(name.format(*key), partial(make, *key)) for key in chosen}
 
     def training_folder(self, name: str) -> Path:
         """A folder for the checkpoints of a long `train(..., folder=…, resume=True)` inside a part."""

@@ -67,20 +67,17 @@ class ImplicitStability(Experiment):
         steps = {"regression": work.choose(4, 600, 6000), "network": work.choose(2, 100, 2000)}
         runs = {"regression": seeds, "network": work.choose(1, 2, 10)}
         tasks = [Regression(images, work.seed), LiftedNetwork(images, work.seed)]
-        work.expect(sum(len(task.starts) * len(METHODS) * len(rates) for task in tasks))
+        lines = [(task, start, method) for task in tasks for start in task.starts for method in METHODS]
+
+        def make(task: Regression | LiftedNetwork, start: float, method: str, rate: float) -> Part:
+            return _finals(task, start, method, rate, steps[task.name], runs[task.name])
+
+        places = [(*line, rate) for line in lines for rate in rates]
+        found = work.each("{0.name} from {1:g}, {2}, rate {3:g}", places, make)
         sweeps = []
-        for task in tasks:
-            for start in task.starts:
-                for method in METHODS:
-                    finals = []
-                    for rate in rates:
-                        tensors, _ = work.part(
-                            f"{task.name} from {start:g}, {method}, rate {rate:g}",
-                            lambda t=task, s=start, m=method, r=rate: _finals(t, s, m, r, steps[t.name], runs[t.name]),
-                        )
-                        finals.append(tensors["finals"])
-                    first = task.value(task.start(start))
-                    sweeps.append(Sweep(task.name, method, start, rates, torch.stack(finals), first))
+        for task, start, method in lines:
+            finals = torch.stack([found[task, start, method, rate][0]["finals"] for rate in rates])
+            sweeps.append(Sweep(task.name, method, start, rates, finals, task.value(task.start(start))))
         studies = [Study.of(task.name, task.least, sweeps) for task in tasks]
         claims = work.decided(judge(studies))
         configuration = {"images": images, "rates": rates, "power": POWER, "batch": BATCH, "width": WIDTH}

@@ -65,13 +65,9 @@ class LayerTable(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Sizes = work.choose(TINY, SMALL, PAPER)
-        chosen = list(cells(plan.sizes, plan.depths, plan.limit))
-        work.expect(len(chosen))
-        rows: list[dict[str, Any]] = []
-        for width, batch, layers in chosen:
-            cell = {"width": width, "batch": batch, "layers": layers}
-            _, row = work.part(_cell_name(cell), partial(self.measure, plan, cell, work))
-            rows.append(dict(row))
+        chosen = cells(plan.sizes, plan.depths, plan.limit)
+        found = work.each("width {}, batch {}, {} layers", chosen, partial(self.measure, plan, work))
+        rows = [dict(row) for _, row in found.values()]
         claims = [*agreement(rows), *work.decided(self.timing(of_size(rows, plan.sizes[0])))]
         deepest = [of_size(rows, size)[-1] for size in plan.sizes]
         factors = "; ".join(f"{speed_up(row):.2g} at {_cell_name(row)}" for row in deepest)
@@ -92,7 +88,8 @@ class LayerTable(Experiment):
         }
         return ExperimentResult(summary, claims, self.figures(rows, plan.sizes), configuration)
 
-    def measure(self, plan: Sizes, cell: Mapping[str, int], work: Work) -> Part:
+    def measure(self, plan: Sizes, work: Work, width: int, batch: int, layers: int) -> Part:
+        cell = {"width": width, "batch": batch, "layers": layers}
         evaluations = Evaluations(**cell, seed=work.seed, device=work.device)
         times = interleaved(self.methods(evaluations), repeats=plan.repeats, seconds=plan.seconds)
         milliseconds = {name: 1e3 * seconds for name, seconds in times.items()}

@@ -83,7 +83,7 @@ def peak(phase: Phase, layers: int, samples: int, seed: int, width: int = WIDTH)
     size = phase.batch_size if isinstance(phase.batch_size, int) else None
     batches = as_batches((y, x), batch_size=size, like=network.like)
     with PeakMemory() as memory:
-        method = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed)
+        method = phase.begin(network, SquaredError(), batches, seed=seed)
         for _ in range(STEPS):
             method.step()
     return memory.peak
@@ -99,15 +99,10 @@ class Memory(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
-        cells = [
-            *(("batch", batch, f"batch {batch}", ON_BATCHES, plan.depth, batch, batch) for batch in plan.batches),
-            *(("layers", depth, f"{depth} layers", ON_BATCHES, depth, plan.batch, plan.batch) for depth in plan.depths),
-            *(("samples", count, f"{count} samples", ALL, plan.depth, count, plan.batch) for count in plan.samples),
-        ]
-        work.expect(len(cells))
-        bytes_by_axis: dict[str, dict[int, Mapping[str, int]]] = {"batch": {}, "layers": {}, "samples": {}}
-        for axis, place, name, *sizes in cells:
-            _, bytes_by_axis[axis][place] = work.part(name, partial(_measure, work.seed, *sizes))
+        axes = {"batch": plan.batches, "layers": plan.depths, "samples": plan.samples}
+        places = [(axis, place) for axis, values in axes.items() for place in values]
+        found = work.each("{} {}", places, partial(_measure, plan, work.seed))
+        bytes_by_axis = {axis: {place: found[axis, place][1] for place in values} for axis, values in axes.items()}
         claims = [
             overhead(bytes_by_axis),
             one_batch(bytes_by_axis["samples"]),
@@ -131,9 +126,13 @@ class Memory(Experiment):
         )
 
 
-def _measure(seed: int, names: Sequence[str], layers: int, samples: int, batch: int) -> Part:
+def _measure(plan: Plan, seed: int, axis: str, place: int) -> Part:
+    layers = place if axis == "layers" else plan.depth
+    batch = place if axis == "batch" else plan.batch
+    samples = place if axis == "samples" else batch
     with TemporaryDirectory() as folder:
         chosen = methods(batch, Path(folder))
+        names = ALL if axis == "samples" else ON_BATCHES
         return {}, {name: peak(chosen[name], layers, samples, seed) for name in names}
 
 

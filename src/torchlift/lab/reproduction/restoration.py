@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from torchlift.cli.pictures import compared
 from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
@@ -107,14 +108,8 @@ def remaining(runs: Sequence[Outcome]) -> str:
 
 def pictures(name: str, title: str, rows: Mapping[str, Tensor], truth: str) -> Pictures:
     """Rows of square images, each with its PSNR to the row `truth` below it."""
-    captions = {
-        label: [f"{value:.1f} dB" for value in psnr(images, rows[truth]).tolist()]
-        for label, images in rows.items()
-        if label != truth
-    }
     side = math.isqrt(rows[truth][0].numel())
-    squares = {label: images.reshape(-1, side, side) for label, images in rows.items()}
-    return Pictures(name, title, squares, captions, truth, note="PSNR under each image.")
+    return compared(name, title, rows, truth, (side, side), note="PSNR under each image.")
 
 
 @torch.no_grad()
@@ -137,7 +132,7 @@ def conventional(network: MLP, images: Images, rate: float) -> TrainStep:
     optimiser = BackPropagation(partial(torch.optim.Adam, lr=rate))
     phase = Phase(Conventional(), optimiser, batch_size="full", weights="keep")
     batches = as_batches((y, x), batch_size=None)
-    return phase.begin(network, SquaredError(), batches, _constant)
+    return phase.begin(network, SquaredError(), batches)
 
 
 def lifted_bregman(network: MLP, images: Images, rate: float, states: str = "input", seed: int = 0) -> TrainStep:
@@ -145,7 +140,7 @@ def lifted_bregman(network: MLP, images: Images, rate: float, states: str = "inp
     solver = LinearisedBCD(ProximalAdam(rate))
     phase = Phase(Bregman(MU), solver, batch_size="full", weights="keep", states=states)
     batches = as_batches((images.y, images.x), batch_size=None)
-    return phase.begin(network, SquaredError(), batches, _constant, seed)
+    return phase.begin(network, SquaredError(), batches, seed=seed)
 
 
 def recommended(
@@ -248,8 +243,3 @@ def measure(network: MLP, images: Images, read: Reader, method: TrainStep) -> Ro
         report = problem.objective.report(problem.y, problem.x, problem.states(method.state.point))
         row |= {"objective": report.total, "gaps": list(report.gaps)}
     return row
-
-
-def _constant(count: int) -> float:
-    """No annealing."""
-    return 1.0

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from torchlift import __version__
-from torchlift.core.checks import check_size
-from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.checks import check_choice, check_size
+from torchlift.core.errors import DataError, message
 from torchlift.core.files import read_json, unlinked, write_file
 from torchlift.io.lock import hold
 from torchlift.lab.reproduction.experiment import DEFAULT, SCALES, Experiment, ExperimentResult, Options, Scale, Work
@@ -106,8 +106,7 @@ def reproduce(
 
 def check_folder(experiment: Experiment, scale: Scale, seed: int, out: Path | str, *, resume: bool) -> Path:
     """The folder of an experiment, if a run with these settings may begin or go on there."""
-    if scale not in SCALES:
-        invalid_value("scale", f"one of {', '.join(SCALES)}", repr(scale))
+    check_choice("scale", scale, SCALES)
     check_size("seed", seed, minimum=0)
     folder = Path(out) / experiment.name
     if not folder.exists():

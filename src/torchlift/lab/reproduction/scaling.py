@@ -89,7 +89,7 @@ def steps(layers: int, width: int, samples: int, seed: int) -> dict[str, Callabl
         network = MLP([width] * (layers + 2), SoftThreshold(THRESHOLD), generator=generator)
         y, x = (torch.randn(samples, width, generator=generator) for _ in range(2))
         batches = as_batches((y, x), batch_size=samples, like=network.like)
-        calls[name] = phase.begin(network, SquaredError(), batches, lambda count: 1.0, seed).step
+        calls[name] = phase.begin(network, SquaredError(), batches, seed=seed).step
     return calls
 
 
@@ -131,13 +131,9 @@ class Scaling(Experiment):
 
     def run(self, work: Work) -> ExperimentResult:
         plan: Plan = work.choose(TINY, SMALL, PAPER)
-        work.expect(sum(map(len, plan.axes.values())))
-        times_by_axis: dict[str, dict[int, Mapping[str, Sequence[float]]]] = {}
-        for axis, values in plan.axes.items():
-            times_by_axis[axis] = {}
-            for value in values:
-                make = partial(_measure, plan, {**plan.base, axis: value}, work.seed)
-                _, times_by_axis[axis][value] = work.part(f"{axis} {value}", make)
+        places = [(axis, value) for axis, values in plan.axes.items() for value in values]
+        found = work.each("{} {}", places, partial(_measure, plan, work.seed))
+        times_by_axis = {axis: {value: found[axis, value][1] for value in values} for axis, values in plan.axes.items()}
         fits = {axis: exponents(times) for axis, times in times_by_axis.items()}
         claims = work.decided([powers(fits), against_tape(fits), cost(times_by_axis)])
         shown = "; ".join(f"{axis} {fits[axis][SWEEP].mean:.2f} ({fits[axis][TAPE].mean:.2f})" for axis in fits)
@@ -161,8 +157,8 @@ class Scaling(Experiment):
         return ExperimentResult(summary, claims, [_fits_table(fits), *_figures(times_by_axis, plan)], configuration)
 
 
-def _measure(plan: Plan, sizes: Mapping[str, int], seed: int) -> Part:
-    methods = steps(**sizes, seed=seed)
+def _measure(plan: Plan, seed: int, axis: str, value: int) -> Part:
+    methods = steps(**{**plan.base, axis: value}, seed=seed)
     blocks = [interleaved(methods, repeats=plan.repeats, seconds=plan.seconds) for _ in range(plan.blocks)]
     return {}, {name: [1e3 * block[name] for block in blocks] for name in METHODS}
 

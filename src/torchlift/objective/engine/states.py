@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import overload
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
+from torchlift.core.tensors import copy_into
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Layout:
                 torch.empty(slots, batch, *self.shapes[start], dtype=dtype or like.dtype, device=like.device)
             )
         return States(self, tuple(storage), batch=batch)
+
+    def hold(self, layers: Iterable[Tensor], like: Tensor, dtype: torch.dtype | None = None) -> States:
+        """States with the values of these layers, for a batch as large as `like`."""
+        states = self.allocate(len(like), like, dtype)
+        copy_into(layers, states)
+        return states
 
 
 class States(Sequence[Tensor]):

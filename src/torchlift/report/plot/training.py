@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_type, invalid_value
 
 if TYPE_CHECKING:
@@ -162,5 +163,4 @@ def _check(histories: Sequence[Rows], labels: Sequence[str] | None, metric: str 
     if metric is not None and metric not in _metrics(histories):
         metrics = ", ".join(_metrics(histories)) or "none: no validation row has metrics"
         invalid_value("plot.training metric", f"one of {metrics}", repr(metric))
-    if against not in _AXES:
-        invalid_value("plot.training against", f"one of {', '.join(map(repr, _AXES))}", repr(against))
+    check_choice("plot.training against", against, _AXES)

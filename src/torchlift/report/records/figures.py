@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 
 Cell = str | float | int | bool | None
 """What a table holds; None is shown as a dash."""
+Column = tuple[str | Callable[[Mapping[str, Any]], Cell], str]
+"""A name in a record, or what makes a cell of one; and the format of its numbers."""
 
 Outcome = Literal["held", "did not hold", "not decidable"]
 OUTCOMES: tuple[Outcome, ...] = ("held", "did not hold", "not decidable")
@@ -39,8 +42,7 @@ class Claim:
     source: Literal["paper", "torchlift"] = "paper"
 
     def __post_init__(self) -> None:
-        if self.outcome not in OUTCOMES:
-            invalid_value("Claim outcome", f"one of {', '.join(OUTCOMES)}", repr(self.outcome))
+        check_choice("Claim outcome", self.outcome, OUTCOMES)
 
     @staticmethod
     def of(statement: str, measured: str, held: bool | None, source: Literal["paper", "torchlift"] = "paper") -> Claim:
@@ -88,6 +90,14 @@ class Table(Figure):
     ) -> Table:
         """A table with columns {heading: format of its numbers}."""
         return cls(name, title, list(columns), rows, list(columns.values()), note=note)
+
+    @classmethod
+    def of_records(
+        cls, name: str, title: str, columns: Mapping[str, Column], rows: Iterable[Mapping[str, Any]]
+    ) -> Table:
+        """A table of records with columns {heading: `Column`}."""
+        cells = [[row[what] if isinstance(what, str) else what(row) for what, _ in columns.values()] for row in rows]
+        return cls.of(name, title, {heading: form for heading, (_, form) in columns.items()}, cells)
 
     def __post_init__(self) -> None:
         for row in self.rows:

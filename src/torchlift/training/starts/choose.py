@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from torchlift.core.errors import NotRepresentableError, TorchliftError
+from torchlift.core.errors import TorchliftError
 from torchlift.core.solution import StepFailure
+from torchlift.core.tensors import copy_into
 from torchlift.data import Batch
+from torchlift.data.base import select_samples
 from torchlift.functions.losses import CrossEntropy, Loss
 from torchlift.networks import Chain, Network
-from torchlift.operators.context import map_context
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.modules import apply, in_mode
-from torchlift.training.starts.draws import LayerStart
+from torchlift.training.starts.chains import hands_on, range_of, twin, unchanged_if_refused
+from torchlift.training.starts.draws import LayerStart, weighted
 from torchlift.training.starts.identity import identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.starts.lsuv import dead_layers, lsuv
@@ -183,7 +184,7 @@ def _look(network: nn.Module, probe: Batch, trial: Trial) -> _Findings:
     chain = network if isinstance(network, Chain) else twin(network, tuple(probe.y.shape[1:]))
     dead, loss = _dead(network, probe), trial.loss
     labels = loss is None or isinstance(loss, CrossEntropy) or not probe.x.is_floating_point()
-    restores = not labels and chain is not None and probe.x.shape == probe.y.shape and _wide(chain)
+    restores = not labels and chain is not None and probe.x.shape == probe.y.shape and hands_on(chain)
     poor = restores and loss is not None and _worse_than_input(network, probe, loss)
     healthy = not dead and not poor and trial.rescales
     large = healthy and loss is not None and explodes(network, probe, loss)
@@ -250,7 +251,7 @@ def _compared(
     """The candidate with the least held-out loss after a short run."""
     assert trial.loss is not None  # or there would be one name only
     held = min(HELD_OUT, len(sample.y) // 5)
-    seen, unseen = _part(sample, slice(held, None)), _part(sample, slice(held))
+    seen, unseen = select_samples(sample, slice(held, None)), select_samples(sample, slice(held))
     responds = RESPONDS * constant_loss(trial.loss, seen.x, unseen.x) if findings.dead else math.inf
     seed = torch.Generator() if generator is None else generator
     state = seed.get_state()
@@ -273,52 +274,10 @@ def _compared(
             best = _Start(name, losses[name], start, layers)
     if best is None:
         return _kept(network, "no other start applies")
-    with torch.no_grad():
-        for own, chosen in zip(network.parameters(), best.network.parameters(), strict=True):
-            own.copy_(chosen)
+    copy_into(best.network.parameters(), network.parameters())
     why = "held-out loss " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses.items())
     return Choice(best.name, why if findings.poor and not findings.dead else f"{findings.reason}; {why}",
                   losses, best.layers)  # fmt: skip
-
-
-def hand_on(network: nn.Module, example: Batch) -> bool:
-    """Set the weights to those of the identity; False, and nothing changed, where the network cannot represent it."""
-    chain = network if isinstance(network, Chain) else twin(network, tuple(example.y.shape[1:]))
-    if chain is None or not _wide(chain):
-        return False
-    try:
-        with unchanged_if_refused(chain), torch.no_grad():
-            identity_start(chain, _range(example.y), 0.0, torch.Generator().manual_seed(0))
-    except TorchliftError:
-        return False
-    if chain is not network:
-        chain.load_back(network)
-    return True
-
-
-def twin(network: nn.Module, shape: tuple[int, ...] | None) -> Chain | None:
-    """A chain with the weights of a plain `nn.Sequential`; None for modules that are none."""
-    if isinstance(network, Network) or type(network) is not nn.Sequential:
-        return None
-    try:
-        chain = Chain(network, shape)
-        chain.load(network)  # refuses what has no place of its own in the twin, such as batch norms
-    except (NotRepresentableError, TorchliftError):
-        return None
-    return chain
-
-
-@contextmanager
-def unchanged_if_refused(network: nn.Module) -> Iterator[None]:
-    """A layer far from the input may be one that cannot be set as asked: then the others get their weights back."""
-    before = [parameter.detach().clone() for parameter in network.parameters()]
-    try:
-        yield
-    except TorchliftError:
-        with torch.no_grad():
-            for parameter, value in zip(network.parameters(), before, strict=True):
-                parameter.copy_(value)
-        raise
 
 
 def _dead(network: nn.Module, probe: Batch) -> tuple[str, ...]:
@@ -329,13 +288,6 @@ def _dead(network: nn.Module, probe: Batch) -> tuple[str, ...]:
         return tuple(str(number) for number in dead_layers(network, probe.y, probe.context))
     calls = record(network, probe.y, probe.context)
     return tuple(call.layer or str(number) for number, call in enumerate(calls, start=1) if call.dead)
-
-
-def _wide(chain: Chain) -> bool:
-    """Whether no state has fewer entries than the input, so that all of it can be handed on."""
-    entries = math.prod(chain.in_shape)
-    shapes = [*chain.operators().W.column_shapes, chain.out_shape]
-    return all(math.prod(shape) >= entries for shape in shapes)
 
 
 @torch.no_grad()
@@ -367,11 +319,11 @@ def _applied(
         return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
     if name in ("scaled", "matched"):
         assert trial.loss is not None  # or nobody knows what is far off
-        layers = rescale(network, name, _part(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
+        layers = rescale(network, name, select_samples(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
         return layers if any(layer.way == name for layer in layers) else None
     chain = network if isinstance(network, Chain) else twin(network, tuple(seen.y.shape[1:]))
     assert chain is not None and trial.loss is not None  # since `choose`
-    values = _range(seen.y)
+    values = range_of(seen.y)
     count = trial.output_samples(chain) if name == "identity-fit" else trial.samples(chain)
     count = max(count, FEWEST)
     sample = Sample(seen.y[:count], seen.x[:count], trial.loss)
@@ -413,14 +365,5 @@ def _kept(network: nn.Module, why: str) -> Choice:
 def _layers(network: nn.Module) -> list[str]:
     """Names of the affine layers."""
     if isinstance(network, Chain):
-        return [str(layer.name) for layer in network.layers() if layer.name is not None]
+        return list(weighted(network.layers()))
     return [name for name, part in network.named_modules() if type(part) in AFFINE]
-
-
-def _range(y: Tensor) -> tuple[float, float]:
-    low, high = float(y.min()), float(y.max())
-    return (low, high) if high > low else (low, low + 1.0)
-
-
-def _part(batch: Batch, which: slice) -> Batch:
-    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from torchlift.networks.chain import ChainLayer
+from torchlift.networks.reader import Term
 from torchlift.operators import ConvTranspose2d
 
 
@@ -58,6 +59,16 @@ DRAWS: dict[str, tuple[Callable[[ChainLayer, float, torch.Generator | None], Non
     "he": (he, math.sqrt(2)),
     "orthogonal": (orthogonal, 1.0),
 }
+
+
+def weighted(layers: Iterable[ChainLayer]) -> dict[str, ChainLayer]:
+    """The layers that have weights, by name; between them may stand maps that only reshape or pool."""
+    return {layer.name: layer for layer in layers if layer.name is not None}
+
+
+def last_weighted(layers: Sequence[ChainLayer], term: Term) -> ChainLayer | None:
+    """The last map of a term that has weights."""
+    return next((layers[k] for k in reversed(term.layers) if layers[k].name is not None), None)
 
 
 def weight_of(layer: ChainLayer) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from torchlift.core.checks import (
     check_batch,
+    check_choice,
     check_finite,
+    check_instance,
     check_like,
     check_number,
     check_positive,
@@ -23,8 +25,9 @@ from torchlift.data import Batch
 from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.networks import Chain, Network
 from torchlift.training.modules import like
-from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale, twin, unchanged_if_refused
-from torchlift.training.starts.draws import DRAWS, LayerStart
+from torchlift.training.starts.chains import twin, unchanged_if_refused
+from torchlift.training.starts.choose import HELD_OUT, Trial, choose, rescale
+from torchlift.training.starts.draws import DRAWS, LayerStart, weighted
 from torchlift.training.starts.identity import Range, identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.starts.lsuv import lsuv
@@ -130,30 +133,10 @@ def initialise_weights(
             invalid_value("initialise_weights", "one method", f"{data!r} and {how!r}")
         data, how = how, data
     _check_network(network)
+    request = _Request(network, data, generator, gain, margin, loss, samples, ridge)
     if how is None and data is not None:
-        return _by_data(network, data, loss, samples, ridge, generator)
-    method = _check_method("default" if how is None else how)
-    options = {"gain": gain, "margin": margin, "loss": loss, "samples": samples, "ridge": ridge}
-    for name, value in options.items():
-        if value is not None and name not in METHODS[method]:
-            able = [other for other in METHODS if name in METHODS[other]]
-            invalid_value(f"initialise_weights {name}", f"none for {method!r}", value, f"It is an option of {able}.")
-    if method == "lsuv":
-        count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
-        y = _some_inputs(network, data, count, generator)
-        with unchanged_if_refused(network):
-            return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
-    if method in ("scaled", "matched"):
-        count = 500 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
-        sample = _sample(network, method, data, loss, count, generator)
-        return rescale(network, method, Batch(sample.y, sample.x), sample.loss)
-    if isinstance(network, Chain):
-        return _set(network, method, data, generator, gain, margin, loss, samples, ridge)
-    chain = check_initialises("initialise_weights network", network, method, None if data is None else _first(data))
-    assert isinstance(chain, Chain)  # for all other methods
-    starts = _set(chain, method, data, generator, gain, margin, loss, samples, ridge)
-    chain.load_back(network)
-    return starts
+        return request.by_data()
+    return request.by(_check_method("default" if how is None else how))
 
 
 def looks_at_loss(how: str) -> bool:
@@ -181,60 +164,8 @@ def check_initialises(where: str, network: nn.Module, how: str, y: object) -> nn
     return chain
 
 
-def _set(
-    network: Chain,
-    method: str,
-    data: Data | None,
-    generator: torch.Generator | None,
-    gain: float | None,
-    margin: float | None,
-    loss: LossLike | None,
-    samples: int | None,
-    ridge: float | None,
-) -> tuple[LayerStart, ...]:
-    if method == "identity":
-        shrink = 0.0 if margin is None else check_number("initialise_weights margin", margin)
-        values = _range(network, data)
-        with unchanged_if_refused(network):
-            return identity_start(network, values, shrink, generator)
-    if method in RIDGE:
-        count = 5000 if samples is None else check_size("initialise_weights samples", samples)
-        strength = RIDGE[method] if ridge is None else check_positive("initialise_weights ridge", ridge)
-        sample = _sample(network, method, data, loss, count, generator)
-        if method == "layer-wise":
-            return layer_wise(network, sample, strength, generator)
-        with unchanged_if_refused(network):
-            return identity_fit(network, _range(network, sample.y), sample, strength, generator)
-    draw, usual = DRAWS[method]
-    factor = usual if gain is None else check_positive("initialise_weights gain", gain)
-    layers = [layer for layer in network.layers() if layer.name is not None]
-    for layer in layers:
-        draw(layer, factor, generator)
-    return tuple(LayerStart(str(layer.name), method) for layer in layers)
-
-
-def _by_data(
-    network: nn.Module,
-    data: Data,
-    loss: LossLike | None,
-    samples: int | None,
-    ridge: float | None,
-    generator: torch.Generator | None,
-) -> tuple[LayerStart, ...]:
-    """The start that `train` would choose if it made no short runs."""
-    y = _inputs(network, _first(data))
-    x = data[1] if not isinstance(data, Tensor) and len(data) > 1 else None
-    loss = None if x is None else _check_pair(network, y, x, loss)
-    count = 5000 if samples is None else check_size("initialise_weights samples", samples, minimum=2)
-    strength = 1.0 if ridge is None else check_positive("initialise_weights ridge", ridge)
-    chosen = torch.randperm(len(y), generator=generator)[: count + HELD_OUT]
-    some = Batch(y[chosen.to(y.device)], y if x is None else x[chosen.to(x.device)].to(y.device))
-    return choose(network, Trial(lambda _: some, loss, strength, count), generator).layers
-
-
 def _check_network(network: object) -> None:
-    if not isinstance(network, nn.Module):
-        invalid_type("initialise_weights network", "an nn.Module", network)
+    network = check_instance("initialise_weights network", network, nn.Module, "an nn.Module")
     frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     if frozen:
         hint = "Initialise before freezing, or call `.requires_grad_()`."
@@ -242,77 +173,137 @@ def _check_network(network: object) -> None:
 
 
 def _check_method(how: object) -> str:
-    if not isinstance(how, str):
-        invalid_type("initialise_weights how", "a name such as 'layer-wise'", how)
-    method = ALIASES.get(how, how)
-    if method not in METHODS:
-        names = [*METHODS, *ALIASES]
-        candidates = difflib.get_close_matches(how.lower().replace("_", "-"), names, n=1, cutoff=0.4)
-        hint = f"Did you mean {candidates[0]!r}?" if candidates else ""
-        invalid_value("initialise_weights how", f"one of {', '.join(map(repr, METHODS))}", repr(how), hint)
-    return method
+    how = check_instance("initialise_weights how", how, str, "a name such as 'layer-wise'")
+    check_choice("initialise_weights how", how, (*METHODS, *ALIASES))
+    return ALIASES.get(how, how)
 
 
-def _range(network: Chain, data: Data | None) -> Range:
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What `initialise_weights` was asked for; see there."""
+
+    network: nn.Module
+    data: Data | None
+    generator: torch.Generator | None
+    gain: float | None
+    margin: float | None
+    loss: LossLike | None
+    samples: int | None
+    ridge: float | None
+
+    def by_data(self) -> tuple[LayerStart, ...]:
+        """The start that `train` would choose if it made no short runs."""
+        data, y = self.data, self._inputs()
+        x = data[1] if isinstance(data, Sequence) and len(data) > 1 else None
+        loss = None if x is None else self._loss(y, x)
+        count, strength = self._count(5000, minimum=2), self._strength(1.0)
+        y, x = self._drawn(count + HELD_OUT, y, y if x is None else x)
+        return choose(self.network, Trial(lambda _: Batch(y, x), loss, strength, count), self.generator).layers
+
+    def by(self, method: str) -> tuple[LayerStart, ...]:
+        """The start of a method, by which chains are set in place of modules that can be lifted to one."""
+        for name in ("gain", "margin", "loss", "samples", "ridge"):
+            if (value := getattr(self, name)) is not None and name not in METHODS[method]:
+                able = [other for other in METHODS if name in METHODS[other]]
+                hint = f"It is an option of {able}."
+                invalid_value(f"initialise_weights {name}", f"none for {method!r}", value, hint)
+        network = self.network
+        if method in ANY_MODULE:
+            return self._any_module(network, method)
+        if isinstance(network, Chain):
+            return self._chain(network, method)
+        y = None if self.data is None else _first(self.data)
+        chain = check_initialises("initialise_weights network", network, method, y)
+        assert isinstance(chain, Chain)  # for these methods
+        starts = replace(self, network=chain)._chain(chain, method)
+        chain.load_back(network)
+        return starts
+
+    def _any_module(self, network: nn.Module, method: str) -> tuple[LayerStart, ...]:
+        count = self._count(500, minimum=2)
+        if method != "lsuv":
+            sample = self._sample(method, count)
+            return rescale(network, method, Batch(sample.y, sample.x), sample.loss)
+        if self.data is None:
+            invalid_value("initialise_weights data", "inputs for 'lsuv'", "none", "Try data=inputs.")
+        (y,) = self._drawn(count, self._inputs())
+        with unchanged_if_refused(network):
+            return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+
+    def _chain(self, network: Chain, method: str) -> tuple[LayerStart, ...]:
+        if method == "identity":
+            margin = 0.0 if self.margin is None else check_number("initialise_weights margin", self.margin)
+            values = (0.0, 1.0) if self.data is None else _range(self._inputs())
+            with unchanged_if_refused(network):
+                return identity_start(network, values, margin, self.generator)
+        if method in RIDGE:
+            count, strength = self._count(5000), self._strength(RIDGE[method])
+            sample = self._sample(method, count)
+            if method == "layer-wise":
+                return layer_wise(network, sample, strength, self.generator)
+            with unchanged_if_refused(network):
+                return identity_fit(network, _range(sample.y), sample, strength, self.generator)
+        draw, usual = DRAWS[method]
+        gain = usual if self.gain is None else check_positive("initialise_weights gain", self.gain)
+        layers = weighted(network.layers())
+        for layer in layers.values():
+            draw(layer, gain, self.generator)
+        return tuple(LayerStart(name, method) for name in layers)
+
+    def _count(self, usual: int, minimum: int = 1) -> int:
+        return usual if self.samples is None else check_size("initialise_weights samples", self.samples, minimum)
+
+    def _strength(self, usual: float) -> float:
+        return usual if self.ridge is None else check_positive("initialise_weights ridge", self.ridge)
+
+    def _inputs(self) -> Tensor:
+        assert self.data is not None  # the caller knows
+        where, y = "initialise_weights data, inputs", _first(self.data)
+        if isinstance(self.network, Network):
+            tensor, some = check_batch(where, y, self.network.in_shape), self.network.like
+        else:
+            tensor, some = check_tensor(where, y), like(self.network)
+        check_finite(where, tensor)
+        return tensor if some is None else check_like(where, tensor, some)
+
+    def _loss(self, y: Tensor, x: object) -> Loss:
+        where, network, loss = "initialise_weights data, targets", self.network, self.loss
+        x = check_instance(where, x, Tensor, "a torch.Tensor", "Try torch.as_tensor(targets).")
+        if loss is None:
+            loss = SquaredError() if x.is_floating_point() else CrossEntropy()
+        loss = as_loss("initialise_weights loss", loss, x)
+        if not loss.smooth:
+            invalid_value("initialise_weights loss", "a smooth loss", type(loss).__name__, "Use SquaredError or Huber.")
+        shape = network.out_shape if isinstance(network, Network) else tuple(network(y[:2]).shape[1:])
+        loss.check((len(y), *shape), x)
+        return loss
+
+    def _sample(self, method: str, count: int) -> Sample:
+        """Some pairs of the data, and the loss."""
+        data = self.data
+        if data is None:
+            invalid_value("initialise_weights data", f"(y, x) for {method!r}", "none", "Try data=(inputs, targets).")
+        if isinstance(data, Tensor) or not isinstance(data, Sequence) or len(data) != 2:
+            invalid_type("initialise_weights data", f"a pair (y, x) for {method!r}", data)
+        y, x = self._inputs(), data[1]
+        loss = self._loss(y, x)
+        y, x = self._drawn(count, y, x)
+        return Sample(y, x, loss)
+
+    def _drawn(self, count: int, y: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """So many samples, drawn at random, on the device of y."""
+        chosen = torch.randperm(len(y), generator=self.generator)[:count]
+        return tuple(tensor[chosen.to(tensor.device)].to(y.device) for tensor in (y, *others))
+
+
+def _range(y: Tensor) -> Range:
     """The least and the largest input."""
-    if data is None:
-        return 0.0, 1.0
-    y = _inputs(network, _first(data))
     low, high = float(y.min()), float(y.max())
     if not high > low:
         invalid_value("initialise_weights data", "inputs that differ", f"all of them {low}")
     return low, high
 
 
-def _sample(
-    network: nn.Module,
-    method: str,
-    data: Data | None,
-    loss: LossLike | None,
-    count: int,
-    generator: torch.Generator | None,
-) -> Sample:
-    """Some pairs of the data, and the loss."""
-    if data is None:
-        invalid_value("initialise_weights data", f"(y, x) for {method!r}", "none", "Try data=(inputs, targets).")
-    if isinstance(data, Tensor) or not isinstance(data, Sequence) or len(data) != 2:
-        invalid_type("initialise_weights data", f"a pair (y, x) for {method!r}", data)
-    y, x = _inputs(network, data[0]), data[1]
-    loss = _check_pair(network, y, x, loss)
-    chosen = torch.randperm(len(y), generator=generator)[:count]
-    return Sample(y[chosen.to(y.device)], x[chosen.to(x.device)].to(y.device), loss)
-
-
-def _check_pair(network: nn.Module, y: Tensor, x: object, loss: LossLike | None) -> Loss:
-    if not isinstance(x, Tensor):
-        invalid_type("initialise_weights data, targets", "a torch.Tensor", x, "Try torch.as_tensor(targets).")
-    if loss is None:
-        loss = SquaredError() if x.is_floating_point() else CrossEntropy()
-    loss = as_loss("initialise_weights loss", loss, x)
-    if not loss.smooth:
-        invalid_value("initialise_weights loss", "a smooth loss", type(loss).__name__, "Use SquaredError or Huber.")
-    shape = network.out_shape if isinstance(network, Network) else tuple(network(y[:2]).shape[1:])
-    loss.check((len(y), *shape), x)
-    return loss
-
-
-def _some_inputs(network: nn.Module, data: Data | None, count: int, generator: torch.Generator | None) -> Tensor:
-    if data is None:
-        invalid_value("initialise_weights data", "inputs for 'lsuv'", "none", "Try data=inputs.")
-    y = _inputs(network, _first(data))
-    return y[torch.randperm(len(y), generator=generator)[:count].to(y.device)]
-
-
 def _first(data: Data) -> object:
     """y of (y, x), or y itself."""
     return data[0] if isinstance(data, Sequence) and len(data) else data
-
-
-def _inputs(network: nn.Module, y: object) -> Tensor:
-    where = "initialise_weights data, inputs"
-    if isinstance(network, Network):
-        tensor = check_finite(where, check_batch(where, y, network.in_shape))
-        return tensor if network.like is None else check_like(where, tensor, network.like)
-    tensor = check_finite(where, check_tensor(where, y))
-    parameter = like(network)
-    return tensor if parameter is None else check_like(where, tensor, parameter)

@@ -18,7 +18,7 @@ from torchlift.networks.reader import Site, Term
 from torchlift.objective.fit import LayerFit, fit
 from torchlift.operators import Conv2d, Dense
 from torchlift.prox import ProximalActivation
-from torchlift.training.starts.draws import LayerStart, orthogonal, weight_of
+from torchlift.training.starts.draws import LayerStart, last_weighted, orthogonal, weight_of, weighted
 from torchlift.training.starts.identity import Range, centre_tap, identity_start, passing_bias
 
 #: Iterations of a hidden layer's fit: more of them gain little on held-out data.
@@ -172,8 +172,8 @@ def layer_wise(
     hidden = [_regression(layers, site, uses, sample) for site in network.sites]
     whole = [one for one in hidden if one is not None and one.units == len(weight_of(one.layer))]
     fitted = {one.layer.name for one in whole}
-    for layer in layers:
-        if layer.name is not None and layer.name not in fitted:
+    for name, layer in weighted(layers).items():
+        if name not in fitted:
             orthogonal(layer, 1.0, generator)
     alone = len(whole) == len(hidden) > 0 and all(isinstance(one.layer.operator, Dense) for one in whole)
     simple = _output_alone(network, layers, whole, sample, ridge) if alone else None
@@ -181,7 +181,7 @@ def layer_wise(
     for j, site in enumerate(network.sites):
         regression = hidden[j]
         if regression not in whole and len(site.reads) == 1:
-            last = _last(layers, site.reads[0][1])
+            last = last_weighted(layers, site.reads[0][1])
             if last is not None and last.name not in starts:
                 _revive(last, site.activation, network.operators().pre_activation(j, u))
                 starts[str(last.name)] = LayerStart(str(last.name), "scaled")
@@ -200,8 +200,7 @@ def layer_wise(
                 _hand_on(network, whole, target)
                 return simple.starts
     starts |= fit_output(network, u, sample, ridge, hands_on)
-    names = [layer.name for layer in layers if layer.name is not None]
-    return tuple(starts.get(name, LayerStart(name, "orthogonal")) for name in names)
+    return tuple(starts.get(name, LayerStart(name, "orthogonal")) for name in weighted(layers))
 
 
 def _regression(layers: tuple[ChainLayer, ...], site: Site, uses: Counter[int], sample: Sample) -> _Regression | None:
@@ -237,17 +236,9 @@ def _output_alone(
     if sample.target is None or output is None or not isinstance(output.operator, Dense):
         return None
     starts = _hand_on(network, hidden, sample.target)
-    u = _states(network, sample.y)
+    u = network.operators().states(sample.y).u
     starts += tuple(fit_output(network, u, sample, ridge, True).values())
     return _Simple(_distance(network.operators().output(u), sample.target.flatten(1)), starts)
-
-
-def _states(network: Chain, y: Tensor) -> list[Tensor]:
-    u, z, form = [y], [], network.operators()
-    for j, site in enumerate(network.sites):
-        z.append(site.activation(form.pre_activation(j, u)))
-        u.append(form.couple(j, u, z))
-    return u
 
 
 def identity_fit(
@@ -256,13 +247,13 @@ def identity_fit(
     """Hidden layers as in `identity_start`, and an output fitted as in `layer_wise`."""
     starts = {start.layer: start for start in identity_start(network, values, 0.0, generator)}
     sample = _enough(network, sample)
-    starts |= fit_output(network, _states(network, sample.y), sample, ridge, sample.restores)
+    starts |= fit_output(network, network.operators().states(sample.y).u, sample, ridge, sample.restores)
     return tuple(starts.values())
 
 
 def _enough(network: Chain, sample: Sample) -> Sample:
     """Fewer samples where all maps are convolutions, of which each image shows many patches."""
-    operators = [layer.operator for layer in network.layers() if layer.name is not None]
+    operators = [layer.operator for layer in weighted(network.layers()).values()]
     if not operators or not all(isinstance(operator, Conv2d) for operator in operators):
         return sample
     count = max(IMAGES, *(_images(operator, len(sample.y)) for operator in operators if isinstance(operator, Conv2d)))
@@ -291,11 +282,6 @@ def _single(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
     single = len(term.layers) == 1 and term.factor == 1.0 and layer.name is not None
     plain = isinstance(layer.operator, Dense) or (isinstance(layer.operator, Conv2d) and layer.operator.groups == 1)
     return layer if single and plain else None
-
-
-def _last(layers: tuple[ChainLayer, ...], term: Term) -> ChainLayer | None:
-    """The last map of a term that has weights."""
-    return next((layers[k] for k in reversed(term.layers) if layers[k].name is not None), None)
 
 
 # -- fits -------------------------------------------------------------------------------------------------------------
@@ -331,11 +317,11 @@ def _anchor(regression: _Regression, activation: ProximalActivation, target: Ten
 
 
 def fit_output(
-    network: Chain, u: list[Tensor], sample: Sample, ridge: float, hands_on: bool = False
+    network: Chain, u: Sequence[Tensor], sample: Sample, ridge: float, hands_on: bool = False
 ) -> dict[str, LayerStart]:
     """Fit the output layer to the loss, given the states u of the sample; by name."""
     layers, loss, x = network.layers(), sample.loss, sample.x
-    layer = _last(layers, network.output_term)
+    layer = last_weighted(layers, network.output_term)
     if layer is None or layer.name is None:
         return {}
     single, labels = _single(layers, network.output_term), sample.target is None

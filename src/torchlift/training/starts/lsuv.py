@@ -19,20 +19,18 @@ ReLU and by up to 3 otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchlift.core.checks import check_batch, check_finite
-from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.core.checks import check_batch, check_finite, check_instance
+from torchlift.core.errors import invalid_value
 from torchlift.networks import Chain, Network
-from torchlift.networks.chain import ChainLayer
-from torchlift.networks.reader import Site
 from torchlift.operators import Context
-from torchlift.operators.context import map_context
-from torchlift.training.starts.draws import LayerStart, clear_bias, weight_of
+from torchlift.operators.context import select_context
+from torchlift.training.starts.draws import LayerStart, clear_bias, last_weighted, weight_of, weighted
 
 #: Least share of responses that a rescaled layer has alive, where a spread of at most `WIDEST` permits it.
 ALIVE, WIDEST = 0.3, 2.0**10
@@ -73,7 +71,8 @@ def lsuv(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
     starts: dict[str, LayerStart] = {}
     u, z = [y], []
     for j, site in enumerate(network.sites):
-        last = _last(layers, site)
+        # sums of several terms stay as they are
+        last = last_weighted(layers, site.reads[0][1]) if len(site.reads) == 1 else None
         if last is not None and last.name is not None and last.name not in starts:
             clear_bias(last)
             where, v = f"layer {j + 1} ({last.name})", network.operators().pre_activation(j, u)
@@ -86,8 +85,7 @@ def lsuv(network: Chain, y: Tensor) -> tuple[LayerStart, ...]:
         form = network.operators()  # anew: sums of biases are made when it is built
         z.append(site.activation(form.pre_activation(j, u)))
         u.append(form.couple(j, u, z))
-    names = [layer.name for layer in layers if layer.name is not None]
-    return tuple(starts.get(name, LayerStart(name, "kept")) for name in names)
+    return tuple(starts.get(name, LayerStart(name, "kept")) for name in weighted(layers))
 
 
 @torch.no_grad()
@@ -103,13 +101,12 @@ def dead_layers(network: Network, y: Tensor, context: Context = None) -> tuple[i
         y: two or more inputs; a larger batch is thinned out evenly.
         context: what the network's operators need to know of each sample.
     """
-    if not isinstance(network, Network):
-        invalid_type("dead_layers network", "a Network", network, "Lift it: lift(nn.Sequential(...)).")
+    check_instance("dead_layers network", network, Network, "a Network", "Lift it: lift(nn.Sequential(...)).")
     y = check_finite("dead_layers inputs", check_batch("dead_layers inputs", y, network.in_shape))
     if len(y) < 2:
         invalid_value("dead_layers inputs", "two samples or more", len(y))
     every = -(-len(y) // SAMPLES)
-    states = network.states(y[::every], map_context(context, lambda tensor: tensor[::every]))
+    states = network.states(y[::every], select_context(context, slice(None, None, every)))
     rows = zip(states.v, network.operators().activations, strict=True)
     return tuple(j for j, (v, activation) in enumerate(rows, start=1) if is_dead(v, activation, activation.dim))
 
@@ -121,13 +118,6 @@ def is_dead(v: Tensor, activation: Callable[[Tensor], Tensor], dim: int | None =
     size = _rms(v)
     still = size == 0 or _rms(v - v.mean(0)) < STILL * size
     return still or _alive(activation, dim, v, EPSILON * size) < 1 - DEAD
-
-
-def _last(layers: Sequence[ChainLayer], site: Site) -> ChainLayer | None:
-    """The last map with weights of a row with one term; None for sums."""
-    if len(site.reads) > 1:
-        return None
-    return next((layers[k] for k in reversed(site.reads[0][1].layers) if layers[k].name is not None), None)
 
 
 class Rescaling(NamedTuple):

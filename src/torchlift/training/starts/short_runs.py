@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from dataclasses import replace
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from torchlift.data import Batch, Batches, TensorBatches
+from torchlift.data import Batch, TensorBatches
+from torchlift.data.base import select_samples
 from torchlift.data.recut import join
-from torchlift.functions.losses import Loss
 from torchlift.networks import Chain
 from torchlift.networks.chain import ChainLayer
-from torchlift.operators.context import map_context
+from torchlift.parallel import Mesh, on_first, take_over
 from torchlift.training.modules import like
-from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase
+from torchlift.training.plan import PlannedPhase
 from torchlift.training.safeguard import first_samples, judged_samples
 from torchlift.training.starts.choose import AS_GIVEN, Choice, Trial, choose
-from torchlift.training.starts.draws import weight_of
+from torchlift.training.starts.draws import weight_of, weighted
 from torchlift.training.starts.initialise import initialise_weights, looks_at_loss
 from torchlift.training.step import TrainStep
 
@@ -34,21 +35,25 @@ FIT_COST, OUTPUT_COST = 2, 0.5
 FEWEST, MOST, LONGEST, MEASURED = 50, 5000, 50, 3
 
 
-def start_weights(
-    network: nn.Module,
-    phase: Phase,
-    batches: Batches,
-    loss: Loss,
-    seed: int,
-    options: TrainOptions | None = None,
-    total: int | None = None,
-) -> Choice:
+def start_weights(planned: PlannedPhase) -> Choice:
     """Set the weights as the phase asks for; by default to the best start, see `choose`.
 
-    The comparison uses at most a tenth of the budget: of the `total` steps, or of
-    the time limit. Frozen parameters, and Conventional() as the lifting, keep the
-    given weights.
+    The comparison uses at most a tenth of the budget: of the steps, or of the
+    time limit. Frozen parameters, and Conventional() as the lifting, keep the
+    given weights. On a mesh rank 0 decides: times and rounding differ between processes.
     """
+    network, mesh = planned.network, planned.mesh
+    plain = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for every probe
+    planned = planned if plain is network else replace(planned, network=plain)
+    if mesh.size == 1:
+        return _set_weights(planned)
+    choice = on_first(mesh, lambda: _set_weights(planned))
+    take_over(mesh, plain)
+    return Choice(**json.loads(mesh.texts(json.dumps(None if choice is None else choice.summary()))[0]))
+
+
+def _set_weights(planned: PlannedPhase) -> Choice:
+    network, phase, batches, loss, seed = planned.network, planned.phase, planned.batches, planned.loss, planned.seed
     if phase.weights is not None and phase.weights != "keep":
         y, x, _ = next(batches.ordered(batches.samples))
         generator = torch.Generator().manual_seed(seed)
@@ -58,7 +63,7 @@ def start_weights(
     if not chooses(phase) or not all(parameter.requires_grad for parameter in network.parameters()):
         return Choice(AS_GIVEN, "as asked")
     with torch.random.fork_rng(devices=()):
-        trial = _ShortRuns(network, phase, batches, loss, seed, options, total)
+        trial = _ShortRuns(planned)
         return choose(network, trial, torch.Generator().manual_seed(seed))
 
 
@@ -71,27 +76,17 @@ def chooses(phase: Phase) -> bool:
 class _ShortRuns(Trial):
     """Starts are compared after a few steps of the phase's own method, on samples of the training data."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        phase: Phase,
-        batches: Batches,
-        loss: Loss,
-        seed: int,
-        options: TrainOptions | None,
-        total: int | None,
-    ) -> None:
-        super().__init__(self._draw, loss, probe=judged_samples(batches, total))
-        self.network, self.phase, self.batches, self.seed = network, phase, batches, seed
-        self.options, self.total, self.training_loss = options, total, loss
+    def __init__(self, planned: PlannedPhase) -> None:
+        super().__init__(self._draw, planned.loss, probe=judged_samples(planned.batches, planned.total_steps))
+        self.planned, self.phase, self.batches = planned, planned.phase, planned.batches
 
     @cached_property
     def steps(self) -> int:
         """Steps of the whole phase; where only time ends it, by the time that some of them take."""
-        total, limit = self.total, self.phase.time_limit
+        total, limit = self.planned.total_steps, self.phase.time_limit
         if limit is None:
             return 0 if total is None else total
-        method = self._method(copy.deepcopy(self.network), self._draw(self.batches.batch_size))
+        method = self._method(copy.deepcopy(self.planned.network), self._draw(self.batches.batch_size))
         seconds = _seconds(method, 1)  # more than later ones take, which find their buffers made
         if MEASURED * seconds < 0.1 * PART * limit:
             seconds = _seconds(method, MEASURED)
@@ -100,13 +95,13 @@ class _ShortRuns(Trial):
 
     def samples(self, chain: Chain) -> int:
         """What half a tenth of the steps affords: fits of n inputs cost as much as S + n/3 samples with a factor."""
-        inputs = max((_inputs_of_a_unit(layer) for layer in chain.layers() if layer.name is not None), default=0)
+        inputs = max(map(_inputs_of_a_unit, weighted(chain.layers()).values()), default=0)
         affordable = int(self.affordable / FIT_COST - inputs / 3)
         return min(affordable, MOST) if affordable >= FEWEST else 0
 
     def output_samples(self, chain: Chain) -> int:
         """The same for a dense output layer alone; a convolution is fitted on patches, of which there are many."""
-        weight = weight_of(next(layer for layer in reversed(chain.layers()) if layer.name is not None))
+        weight = weight_of(next(reversed(weighted(chain.layers()).values())))
         if weight.ndim > 3:
             return self.samples(chain)
         return max(min(int(self.affordable / OUTPUT_COST - weight[0].numel() / 3), MOST), self.samples(chain))
@@ -133,17 +128,17 @@ class _ShortRuns(Trial):
 
     def _method(self, network: nn.Module, data: Batch) -> TrainStep:
         size = None if self.phase.full else self.batches.batch_size
-        batches = TensorBatches(*data, batch_size=size, seed=self.seed, like=like(network))
-        work = self.phase.work(network, self.training_loss, batches, _endless, self.seed, self.options)
-        return self.phase.method.init(replace(work, gentle=False))
+        batches = TensorBatches(*data, batch_size=size, seed=self.planned.seed, like=like(network))
+        trial = replace(self.planned, network=network, batches=batches, mesh=Mesh())
+        return self.phase.method.init(replace(trial.work(), gentle=False))
 
     def _draw(self, count: int) -> Batch:
         """The first samples in the order of the first epoch."""
         batches = self.batches
         if self.phase.full:
             every = next(batches.ordered(batches.samples))
-            order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.seed))
-            return _chosen(every, order[:count].to(every.y.device))
+            order = torch.randperm(len(every.y), generator=torch.Generator().manual_seed(self.planned.seed))
+            return select_samples(every, order[:count].to(every.y.device))
         if count <= self.probe:
             return first_samples(batches, count)
         drawn: list[Batch] = []
@@ -151,7 +146,7 @@ class _ShortRuns(Trial):
             if batches.sized and len(drawn) == batches.per_epoch:
                 break
             drawn.append(batches.batch(len(drawn)))
-        return _chosen(join(drawn), slice(count))
+        return select_samples(join(drawn), slice(count))
 
 
 def _seconds(method: TrainStep, count: int) -> float:
@@ -165,11 +160,3 @@ def _seconds(method: TrainStep, count: int) -> float:
 def _inputs_of_a_unit(layer: ChainLayer) -> int:
     weight = weight_of(layer)
     return weight[0].numel()
-
-
-def _chosen(batch: Batch, which: Tensor | slice) -> Batch:
-    return Batch(batch.y[which], batch.x[which], map_context(batch.context, lambda tensor: tensor[which]))
-
-
-def _endless(count: int) -> float:
-    return 1.0

@@ -51,7 +51,7 @@ def jacobi(size: Size, mesh: Mesh | None = None) -> Steps:
 def sweeps(size: Size, mesh: Mesh | None = None) -> Callable[[], object]:
     """The default of `train`: one backward sweep from the forward pass, and a relative step of the weights."""
     batches = as_batches(size.data(), batch_size=size.batch)
-    work = Work(size.network(), SquaredError(), batches, lambda count: 1.0, mesh=as_mesh(mesh))
+    work = Work(size.network(), SquaredError(), batches, mesh=as_mesh(mesh))
     return SweepDescent().init(work).step
 
 

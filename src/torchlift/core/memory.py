@@ -1,4 +1,4 @@
-"""Memory that is left."""
+"""Memory that is left, and sizes of memory in words."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return read_available(Path("/"))
+
+
+def format_bytes(size: float) -> str:
+    """1.5 GB and the like, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
 
 
 def read_available(root: Path) -> int:
