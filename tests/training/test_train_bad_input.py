@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,80 @@ def test_a_scripted_module_is_refused_by_name() -> None:
 def test_a_sample_that_is_left_over_by_batch_normalisation() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     assert tl.train(module, (Y[:31], X[:31]), batch_size=10, epochs=2).steps == 6
+
+
+class Own(nn.Module):
+    """A layer with a forward pass of one's own."""
+
+    def __init__(self, forward: Callable[[Own, Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.own = nn.Linear(6, 3), forward
+
+    def forward(self, y: Tensor) -> Any:
+        return self.own(self, y)
+
+
+def _without_gradient(module: Own, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return module.layer(y)
+
+
+def _pair_in_training(module: Own, y: Tensor) -> Any:
+    return (module.layer(y), y) if module.training else module.layer(y)
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (_without_gradient, r"train network: expected outputs that depend on its parameters.*torch.no_grad"),
+        (_pair_in_training, r"train network: expected a module that returns one tensor, got a tuple. In training mode"),
+    ],
+)
+def test_what_a_module_returns_in_a_step(forward: Callable[[Own, Tensor], Any], words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        tl.train(Own(forward), (Y, LABELS), steps=2)
+
+
+def test_parameters_that_no_step_can_start_from() -> None:
+    spoilt = nn.Linear(6, 3)
+    spoilt.weight.data[0, 0] = float("nan")
+    with pytest.raises(InvalidValueError, match=r"train network 'weight': expected finite numbers.*Did an earlier"):
+        tl.train(spoilt, (Y, X), steps=2)
+    with pytest.raises(InvalidValueError, match=r"train network 'weight': .* got one on the device meta.*to_empty"):
+        tl.train(nn.Linear(6, 3, device="meta"), (Y, X), steps=2)
+
+
+class Filter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.response = nn.Parameter(torch.ones(4, dtype=torch.cfloat))
+
+    def forward(self, y: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(y) * self.response, n=6)
+
+
+def test_complex_parameters_need_another_optimiser() -> None:
+    with pytest.raises(InvalidValueError, match=r"train network 'response': expected real numbers.*torch.optim.Adam"):
+        tl.train(Filter(), (Y, Y.roll(1, 1)), steps=2)
+    result = tl.train(Filter(), (Y, Y.roll(1, 1)), steps=300, solver=partial(torch.optim.Adam, lr=0.03))
+    assert result.history["loss"][-1] < 0.1 * result.history["loss"][0]
+
+
+def test_several_inputs_are_told_how() -> None:
+    with pytest.raises(TorchliftError, match=r"data inputs: .*got tuple. Data of a module with two inputs are \(first"):
+        tl.train(nn.Bilinear(6, 6, 3), ((Y, Y), X), steps=2)
+    with pytest.raises(TorchliftError, match=r"data of three parts are \(inputs, targets, context\)"):
+        tl.train(nn.Bilinear(6, 6, 3), (Y, Y, X), steps=2)
+    assert tl.train(nn.Bilinear(6, 6, 3), (Y, X, Y), steps=2).steps == 2
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 4)])
+def test_labels_in_later_batches_of_a_plain_module(shape: tuple[int, ...]) -> None:
+    labels = torch.zeros(shape, dtype=torch.int64)
+    labels[25] = 3
+    module: nn.Module = nn.Linear(6, 3) if len(shape) == 1 else nn.Unflatten(1, (3, 4))
+    module = module if len(shape) == 1 else nn.Sequential(nn.Linear(6, 12), module)
+    with pytest.raises(TorchliftError, match=r"train data epoch 0 batch 2: target: expected labels from 0 to 2.*got 3"):
+        tl.train(module, loader(Y, labels), steps=8)
+    with pytest.raises(TorchliftError, match=r"train data: target: expected labels from 0 to 2.* got 3 at sample 25"):
+        tl.train(module, (Y, labels), steps=8)

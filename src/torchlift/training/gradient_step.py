@@ -19,7 +19,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
-from torchlift.data import Batch
+from torchlift.data import Batch, TensorBatches
 from torchlift.networks import Chain
 from torchlift.networks.dense_chain import DenseForm, has_hooks
 from torchlift.objective import Objective
@@ -215,7 +215,7 @@ class GradientMethod(TrainMethod):
             _clear(work.network)
             with self.gradients(work, shard):
                 arguments = (y,) if context is None else (y, context)
-                output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
+                output = form(y) if isinstance(form, DenseForm) else _checked(work.network(*arguments))
                 loss = loss_of(output)
             _go_back(loss, work.network, shard)
             return loss.detach(), output.detach()
@@ -344,6 +344,7 @@ class GradientStep(TrainStep):
         self.optimiser = _make(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
         self._form = _form_of(work.network) if method.closed_forms else None
+        self._drawn = isinstance(self.batches, TensorBatches) and not work.full  # new tensors in every step
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
@@ -432,6 +433,8 @@ class GradientStep(TrainStep):
     def _draw(self) -> tuple[Batch, Shard]:
         """The batch of this step, and which of its samples are here."""
         batch, batches = self.batches.batch(self.count), self.batches  # `shard_of`, without the call in every step
+        if not self._drawn and not isinstance(self._form, DenseForm | Chain):
+            batch = batch._replace(y=batch.y.clone())  # a module may change its inputs in place
         return batch, batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
 
     def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
@@ -541,6 +544,17 @@ class GradientStep(TrainStep):
             invalid_value(f"checkpoint of {name}", "a state of tensors and numbers", got, hint)
 
 
+def _checked(output: object) -> Tensor:
+    """What a module returned in training mode, from which there must be a way back to its parameters."""
+    if not isinstance(output, Tensor):
+        hint = "In training mode too: wrap the module so that it returns the tensor that the loss looks at."
+        invalid_value("train network", "a module that returns one tensor", f"a {type(output).__name__}", hint)
+    if not output.requires_grad:
+        hint = "Look for torch.no_grad, .detach(), .item() and numpy in its forward pass."
+        invalid_value("train network", "outputs that depend on its parameters", "outputs without a gradient", hint)
+    return output
+
+
 def _clear(module: nn.Module) -> None:
     """As `zero_grad` of an optimiser does, which takes longer than steps of small layers."""
     for parameter in module.parameters():
@@ -574,6 +588,10 @@ def _make(factory: Callable[..., torch.optim.Optimizer], module: nn.Module) -> t
     """The optimiser of a module: from the module itself where it looks at it, else from the trained parameters."""
     made = getattr(factory, "func", factory)
     whole = isinstance(made, type) and issubclass(made, RelativeStep)
+    for name, parameter in module.named_parameters() if whole else ():
+        if parameter.requires_grad and parameter.is_complex():
+            hint = "Try solver=torch.optim.Adam, or keep torch.view_as_real of it and put it together in forward."
+            invalid_value(f"train network {name!r}", "real numbers, which steps are measured by", parameter.dtype, hint)
     optimiser = factory(module if whole else [p for p in module.parameters() if p.requires_grad])
     if not isinstance(optimiser, torch.optim.Optimizer):
         invalid_type("train solver", "a function that makes a torch optimiser", optimiser)

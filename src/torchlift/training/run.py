@@ -438,6 +438,7 @@ class Run:
 
 
 def _all_finite(tensor: Tensor) -> bool:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())  # the sum is read in one pass
 
 

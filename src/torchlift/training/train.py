@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_size
@@ -231,6 +232,20 @@ def _check_network(network: object) -> None:
         invalid_type("train network", "a module whose layers can be looked at", network, hint)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         invalid_value("train network", "parameters to train", "none that require gradients")
+    for name, parameter in network.named_parameters():
+        _check_parameter(name, parameter)
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    """Refuse one that no step can start from."""
+    if is_lazy(parameter):  # has no numbers before it has seen data
+        return
+    if parameter.is_meta:
+        hint = "Make the module on a device with memory, or call its to_empty(device='cpu') and initialise it."
+        invalid_value(f"train network {name!r}", "a parameter with numbers", "one on the device meta", hint)
+    if not bool(parameter.detach().isfinite().all()):
+        hint = "Did an earlier training diverge? Begin from fresh weights."
+        invalid_value(f"train network {name!r}", "finite numbers", "some that are not", hint)
 
 
 def _check_callback(callback: object) -> None:
