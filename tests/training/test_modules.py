@@ -396,6 +396,14 @@ def test_padded_sequences_in_a_transformer() -> None:
     assert tl.train(Reader(), (tokens, tokens[:, 0] % 2), steps=3, progress=False).steps == 3
 
 
+def test_batch_norms_get_batches_that_have_statistics() -> None:
+    """Two of 21 samples would be mapped to −1 and 1 whatever they are."""
+    y, x = sums(21)
+    normalised = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    assert tl.train(normalised, (y, x), epochs=3, progress=False).steps == 6
+    assert tl.train(small(), (y, x), epochs=3, progress=False).steps == 30
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -341,3 +342,31 @@ def test_labels_in_later_batches_of_a_plain_module(shape: tuple[int, ...]) -> No
         tl.train(module, loader(Y, labels), steps=8)
     with pytest.raises(TorchliftError, match=r"train data: target: expected labels from 0 to 2.* got 3 at sample 25"):
         tl.train(module, (Y, labels), steps=8)
+
+
+@pytest.mark.parametrize(
+    ("last", "targets", "words"),
+    [
+        (nn.Tanh(), 5 * (X - 0.5), r"targets from -1 to 1, which are all that the Tanh .*, got \d+ % of them outside"),
+        (nn.ReLU(), X - 0.5, r"targets from 0 to inf.* the ReLU at the end.*Scale the targets, or leave the ReLU away"),
+        (nn.Sigmoid(), X, None),
+        (nn.Sigmoid(), X + 0.02 * torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), None),
+        (nn.Linear(3, 3), 5 * X, None),
+    ],
+)
+def test_targets_that_the_last_activation_does_not_return(last: nn.Module, targets: Tensor, words: str | None) -> None:
+    module = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 3), last)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tl.train(module, (Y, targets), steps=1)
+    assert len(caught) == (0 if words is None else 1)
+    if words is not None:
+        assert re.search(words, str(caught[0].message)) and caught[0].filename == __file__
+
+
+def test_nothing_learned_is_said() -> None:
+    """Inputs that tell nothing about the targets, and outputs that cannot take their values."""
+    with pytest.warns(UserWarning, match="the same for every sample"):
+        blind = tl.train(nn.Linear(6, 3), (torch.zeros(40, 6), X), steps=100)
+    assert "A constant answer is nearly as good on the training data (loss" in blind.message
+    assert "constant answer" not in tl.train(nn.Linear(6, 3), (Y, Y[:, :3]), steps=100).message

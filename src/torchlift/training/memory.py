@@ -216,7 +216,7 @@ def _alternatives(
     """Other settings, in words, and what they take in all; smaller batches from the largest on."""
     size = batches.batch_size
     if phase.full:
-        size = default_batch_size(batches.samples)
+        size = default_batch_size(batches.samples, network)
         fewer = replace(phase, batch_size=size)
         yield f"batch_size={size}", _plans(network, fewer, batches, loss, validation, options)(size).total
         return

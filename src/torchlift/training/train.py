@@ -25,7 +25,7 @@ from torchlift.core.errors import DataError, invalid_type, invalid_value, messag
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, hold_out, scale_warning
-from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
+from torchlift.functions.losses import Criterion, CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
@@ -41,6 +41,7 @@ from torchlift.training.metrics import Metric, as_metrics
 from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
+from torchlift.training.reach import reach_warning
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
@@ -162,6 +163,7 @@ def train(
         if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], mesh)
+    _warn_of_reach(network, batches[0], loss, mesh)
     _warn_of_probabilities(output, loss, mesh)
     check_memory(network, planned, loss, validation=held_out, limit=options.memory_limit, options=options)
     config = configuration(network, phases, batches, settings, options)
@@ -274,6 +276,15 @@ def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
             warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
 
 
+def _warn_of_reach(network: nn.Module, batches: Batches, loss: Loss, mesh: Mesh) -> None:
+    """One warning about targets that the last activation does not return; criteria may mean something else by both."""
+    if mesh.first and not isinstance(loss, Criterion):
+        batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
+        sentence = reach_warning(network, batch)
+        if sentence is not None:
+            warnings.warn(sentence, stacklevel=4)
+
+
 def _warn_of_probabilities(output: Tensor, loss: Loss, mesh: Mesh) -> None:
     """Cross-entropy takes the softmax itself: of probabilities it would be taken twice, which trains badly."""
     if not mesh.first or not isinstance(loss, CrossEntropy):
@@ -321,7 +332,7 @@ def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches
         whole = read()
         if phase.full or not whole.sized:
             return whole
-        size = default_batch_size(whole.samples)
+        size = default_batch_size(whole.samples, network)
     return read(batch_size=size)
 
 

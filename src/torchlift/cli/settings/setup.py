@@ -81,7 +81,7 @@ class Setup:
 
         if isinstance(phase.batch_size, str):
             return read(None)
-        return read(phase.batch_size or default_batch_size(read(None).samples))
+        return read(phase.batch_size or default_batch_size(read(None).samples, self.network))
 
     def held_out(self) -> Batches | None:
         if self.validation is None:
