@@ -24,6 +24,7 @@ OUTSIDE = 0.1
 @torch.no_grad()
 def reach_warning(network: nn.Module, batch: Batch, samples: int = 8) -> str | None:
     """A sentence where many targets are beyond what the last activation returns; None where there is none."""
+    network = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for the hooks
     parts = [part for part in network.modules() if type(part) in RANGES]
     if not parts or not batch.x.is_floating_point() or batch.context is not None:
         return None

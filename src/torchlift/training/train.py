@@ -245,7 +245,7 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if parameter.is_meta:
         hint = "Make the module on a device with memory, or call its to_empty(device='cpu') and initialise it."
         invalid_value(f"train network {name!r}", "a parameter with numbers", "one on the device meta", hint)
-    if not bool(parameter.detach().isfinite().all()):
+    if parameter.requires_grad and not bool(parameter.detach().isfinite().all()):
         hint = "Did an earlier training diverge? Begin from fresh weights."
         invalid_value(f"train network {name!r}", "finite numbers", "some that are not", hint)
 
