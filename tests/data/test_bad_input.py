@@ -86,6 +86,12 @@ VALUES = {
         "data targets: expected an array of real numbers, got dtype <U1.*labels",
     ),
     "an array of objects": (lambda: as_batches((Y, np.array([None] * 6))), "real numbers, got dtype object"),
+    "complex inputs": (lambda: as_batches((Y + 1j, X)), r"data inputs: .*got torch.complex64. torch.view_as_real"),
+    "complex targets": (lambda: as_batches((Y, X + 1j)), r"data targets: expected real numbers, got .*view_as_real"),
+    "samples that do not stack": (
+        lambda: as_batches(Items((Y[0], X[0]), (Y[0, :2], X[0])), batch_size=2).batch(0),
+        r"samples that stack to one tensor, got stack expects.*collate_fn that pads",
+    ),
     "complex numbers": (lambda: as_batches((Y.numpy() + 1j, X)), "data inputs: .*real numbers, got dtype complex64"),
     "integers that torch does not have": (
         lambda: as_batches((Y, np.full(6, 2**64 - 1, dtype=np.uint64))),

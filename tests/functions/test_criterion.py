@@ -84,6 +84,38 @@ def test_one_hot_rows_are_told_what_to_do() -> None:
         as_loss("loss", nn.CrossEntropyLoss(), rows).check((B, 4), rows)
 
 
+@pytest.mark.parametrize(
+    ("shape", "labels", "words"),
+    [
+        (
+            (4, 3, 5),
+            torch.full((4, 5), 3),
+            r"labels from 0 to 2, .*, got 3 at sample 0. Those that do not count are -100",
+        ),
+        ((4, 3, 5), torch.full((4, 5), -1), r"got -1 at sample 0"),
+        (
+            (4, 3, 5),
+            torch.zeros(4, 1, 5),
+            r"expected labels \(batch, 5\) for .*\(batch, 3, 5\), got \(4, 1, 5\). .*\[:, 0\]",
+        ),
+        ((4, 5, 3), torch.zeros(4, 5), r"classes are axis 1 of predictions: return predictions.movedim\(-1, 1\)"),
+        ((4, 3), torch.zeros(4, 1), r"expected labels \(batch\) for .*Try targets\[:, 0\]"),
+        ((4, 3), torch.tensor([[1, 1, 0]] * 4), r"several labels of a sample try loss=nn.BCEWithLogitsLoss\(\)"),
+    ],
+)
+def test_labels_that_fail_in_the_middle_of_a_training_are_refused_before(
+    shape: tuple[int, ...], labels: torch.Tensor, words: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        Criterion(nn.CrossEntropyLoss()).check(shape, labels.long())
+    Criterion(nn.CrossEntropyLoss()).check((4, 3, 5), torch.full((4, 5), -100))
+
+
+def test_one_output_for_two_classes() -> None:
+    with pytest.raises(InvalidValueError, match=r"One output for two classes: nn.BCEWithLogitsLoss\(\)"):
+        CrossEntropy().check((4, 1), torch.tensor([0, 1, 1, 0]))
+
+
 def test_losses_with_a_proximal_map_are_found() -> None:
     x = normal(B, 4)
     squared = as_loss("train loss", nn.MSELoss(), x)

@@ -137,6 +137,18 @@ def test_a_shape_that_was_given_is_not_asked_for() -> None:
         tl.invert(lambda x: x, Y)  # type: ignore[arg-type]
 
 
+def test_one_image_without_a_batch_axis() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU())
+    with pytest.raises(InvalidValueError, match=r"invert y: expected shape \(batch, 4, 7, 7\), got .*`y\[None\]`"):
+        tl.invert(module, torch.rand(4, 7, 7))
+
+
+def test_a_start_of_a_shape_that_the_module_does_not_take() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    with pytest.raises(NotRepresentableError, match=r"taken to have the shape \(7,\), that of a row of the start"):
+        tl.invert(module, Y, start=torch.zeros(3, 7))
+
+
 def test_a_plain_module_says_what_it_needs_and_takes_it() -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -123,3 +125,77 @@ def test_a_noise_level_that_nothing_uses_is_said() -> None:
     assert said in tl.invert(net, y, noise_level=0.1, progress=False).message
     assert said not in tl.invert(net, y, progress=False).message
     assert said not in tl.invert(net, y, tl.priors.Tikhonov(), noise_level=0.1, progress=False).message
+
+
+def test_outputs_that_hardly_depend_on_the_input_are_no_excuse() -> None:
+    """Behind many sigmoids all outputs are alike: small residuals in comparison with ‖y‖ are those of any input."""
+    torch.manual_seed(0)
+    sizes = [12, 64, 64, 64, 64, 48]
+    parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.Sigmoid())][:-1]
+    module, x = nn.Sequential(*parts), torch.randn(4, 12)
+    inv = tl.invert(module, outputs(module, x), progress=False)
+    assert float((inv.x - x).norm()) < 1e-2 * float(x.norm())
+    assert "not determined" not in inv.message
+    small = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 48))
+    inv = tl.invert(small, outputs(small, 1e-4 * x), progress=False)
+    assert float((inv.x - 1e-4 * x).norm()) < 1e-2 * float(1e-4 * x.norm())
+
+
+def test_a_start_that_fits_has_converged() -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 15)), torch.randn(3, 6)
+    assert tl.invert(module, outputs(module, x), start=x, progress=False).converged
+
+
+def test_outputs_that_are_not_met_are_told() -> None:
+    """Converged or not: no input leads to them."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 20), nn.Sigmoid())
+    y = 3 * torch.randn(3, 20)
+    inv = tl.invert(module, y, progress=False)
+    assert inv.converged
+    assert "The outputs of 3 of 3 samples are not met: the residual is more than 30 %" in inv.message
+    assert "Do they come from this network, or is another start needed?" in inv.message
+    held = tl.invert(module, y, tl.priors.Tikhonov(), noise_level=2.0, progress=False)
+    assert "not met" not in held.message  # the noise explains it
+    reached = tl.invert(module, outputs(module, torch.randn(3, 6)), progress=False)
+    assert "not met" not in reached.message
+
+
+def test_volumes_are_tried_from_grey_too() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv3d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv3d(8, 16, 3, 1, 1), nn.Tanh())
+    x = torch.rand(2, 1, 8, 8, 8)
+    inv = tl.invert(module, outputs(module, x), input_shape=(1, 8, 8, 8), progress=False)
+    assert float((inv.x - x).norm()) < 0.5 * float(x.norm())  # 0.68 from black alone
+
+
+class Spectrum(nn.Module):
+    """|Wx| with complex W: nothing but the inputs says that they are real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 20, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.to(self.weight.dtype) @ self.weight).abs()
+
+
+def test_complex_parameters_do_not_make_inputs_complex() -> None:
+    torch.manual_seed(0)
+    module, x = Spectrum(), torch.randn(3, 6)
+    y = outputs(module, x)
+    inv = tl.invert(module, y, input_shape=(6,), progress=False)
+    assert float((inv.residual / y.norm(dim=1)).max()) < 1e-3
+
+
+def test_parametrised_and_compiled_modules() -> None:
+    torch.manual_seed(0)
+    first = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 32))
+    x = torch.randn(3, 6)
+    for module in (
+        nn.Sequential(first, nn.Tanh(), nn.Linear(32, 20)),
+        torch.compile(nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 20)), backend="eager"),
+    ):
+        inv = tl.invert(module, outputs(module, x), progress=False)
+        assert float((inv.x - x).norm()) < 1e-3 * float(x.norm())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import torchlift as tl
 from torchlift.core.errors import TorchliftError
@@ -326,6 +326,82 @@ def test_indices_are_inputs_of_short_runs_too(budget: dict[str, Any]) -> None:
     assert "lsuv" in result.message
     with torch.no_grad():
         assert nn.functional.cross_entropy(module(tokens), (tokens == 2).any(1).long()) < 0.6
+
+
+class Shifted(nn.Module):
+    """Changes its inputs in place, as normalisations of one's own may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, y: Tensor) -> Tensor:
+        y -= 0.5
+        return self.layers(y)
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": "full"}, {"loader": True}, {"held_out": True}])
+def test_data_are_not_changed_in_place(settings: dict[str, Any]) -> None:
+    y, x = sums(60)
+    before = y.clone()
+    data = DataLoader(TensorDataset(y, x), 20) if settings.pop("loader", False) else (y, x)
+    held_out = (y, x) if settings.pop("held_out", False) else None
+    result = tl.train(Shifted(), data, validation=held_out, steps=200, progress=False, **settings)
+    assert torch.equal(y, before)
+    assert "first weights" not in result.message and result.history["loss"][-1] < 0.1 * result.history["loss"][0]
+    y -= 7  # what the module is given are copies, the data are still the user's own
+    assert isinstance(data, DataLoader) or torch.equal(data[0], y)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_features_of_another_network_may_carry_its_graph(loaded: bool) -> None:
+    y, x = sums(60)
+    features = nn.Linear(4, 6)(y)
+
+    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return features, x
+
+    module = Standard(nn.Linear(6, 8), nn.Linear(8, 1))
+    result = tl.train(module, draw if loaded else (features, x), steps=20, progress=False)
+    assert result.steps == 20
+
+
+class Standard(nn.Module):
+    """No sequence: torch differentiates it."""
+
+    def __init__(self, first: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(y)))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padded_sequences_in_a_transformer() -> None:
+    """Which torch evaluates as nested tensors, without a shape, in evaluation mode."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(20, 16, padding_idx=0)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder, self.classify = nn.TransformerEncoder(layer, 2), nn.Linear(16, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.classify(self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0).mean(1))
+
+    tokens = torch.randint(1, 20, (60, 7), generator=torch.Generator().manual_seed(0))
+    tokens[torch.arange(7) >= torch.randint(2, 7, (60, 1), generator=torch.Generator().manual_seed(1))] = 0
+    assert tl.train(Reader(), (tokens, tokens[:, 0] % 2), steps=3, progress=False).steps == 3
+
+
+def test_batch_norms_get_batches_that_have_statistics() -> None:
+    """Two of 21 samples would be mapped to −1 and 1 whatever they are."""
+    y, x = sums(21)
+    normalised = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    assert tl.train(normalised, (y, x), epochs=3, progress=False).steps == 6
+    assert tl.train(small(), (y, x), epochs=3, progress=False).steps == 30
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +265,108 @@ def test_a_scripted_module_is_refused_by_name() -> None:
 def test_a_sample_that_is_left_over_by_batch_normalisation() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     assert tl.train(module, (Y[:31], X[:31]), batch_size=10, epochs=2).steps == 6
+
+
+class Own(nn.Module):
+    """A layer with a forward pass of one's own."""
+
+    def __init__(self, forward: Callable[[Own, Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.own = nn.Linear(6, 3), forward
+
+    def forward(self, y: Tensor) -> Any:
+        return self.own(self, y)
+
+
+def _without_gradient(module: Own, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return module.layer(y)
+
+
+def _pair_in_training(module: Own, y: Tensor) -> Any:
+    return (module.layer(y), y) if module.training else module.layer(y)
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (_without_gradient, r"train network: expected outputs that depend on its parameters.*torch.no_grad"),
+        (_pair_in_training, r"train network: expected a module that returns one tensor, got a tuple. In training mode"),
+    ],
+)
+def test_what_a_module_returns_in_a_step(forward: Callable[[Own, Tensor], Any], words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        tl.train(Own(forward), (Y, LABELS), steps=2)
+
+
+def test_parameters_that_no_step_can_start_from() -> None:
+    spoilt = nn.Linear(6, 3)
+    spoilt.weight.data[0, 0] = float("nan")
+    with pytest.raises(InvalidValueError, match=r"train network 'weight': expected finite numbers.*Did an earlier"):
+        tl.train(spoilt, (Y, X), steps=2)
+    with pytest.raises(InvalidValueError, match=r"train network 'weight': .* got one on the device meta.*to_empty"):
+        tl.train(nn.Linear(6, 3, device="meta"), (Y, X), steps=2)
+
+
+class Filter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.response = nn.Parameter(torch.ones(4, dtype=torch.cfloat))
+
+    def forward(self, y: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(y) * self.response, n=6)
+
+
+def test_complex_parameters_need_another_optimiser() -> None:
+    with pytest.raises(InvalidValueError, match=r"train network 'response': expected real numbers.*torch.optim.Adam"):
+        tl.train(Filter(), (Y, Y.roll(1, 1)), steps=2)
+    result = tl.train(Filter(), (Y, Y.roll(1, 1)), steps=300, solver=partial(torch.optim.Adam, lr=0.03))
+    assert result.history["loss"][-1] < 0.1 * result.history["loss"][0]
+
+
+def test_several_inputs_are_told_how() -> None:
+    with pytest.raises(TorchliftError, match=r"data inputs: .*got tuple. Data of a module with two inputs are \(first"):
+        tl.train(nn.Bilinear(6, 6, 3), ((Y, Y), X), steps=2)
+    with pytest.raises(TorchliftError, match=r"data of three parts are \(inputs, targets, context\)"):
+        tl.train(nn.Bilinear(6, 6, 3), (Y, Y, X), steps=2)
+    assert tl.train(nn.Bilinear(6, 6, 3), (Y, X, Y), steps=2).steps == 2
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 4)])
+def test_labels_in_later_batches_of_a_plain_module(shape: tuple[int, ...]) -> None:
+    labels = torch.zeros(shape, dtype=torch.int64)
+    labels[25] = 3
+    module: nn.Module = nn.Linear(6, 3) if len(shape) == 1 else nn.Unflatten(1, (3, 4))
+    module = module if len(shape) == 1 else nn.Sequential(nn.Linear(6, 12), module)
+    with pytest.raises(TorchliftError, match=r"train data epoch 0 batch 2: target: expected labels from 0 to 2.*got 3"):
+        tl.train(module, loader(Y, labels), steps=8)
+    with pytest.raises(TorchliftError, match=r"train data: target: expected labels from 0 to 2.* got 3 at sample 25"):
+        tl.train(module, (Y, labels), steps=8)
+
+
+@pytest.mark.parametrize(
+    ("last", "targets", "words"),
+    [
+        (nn.Tanh(), 5 * (X - 0.5), r"targets from -1 to 1, which are all that the Tanh .*, got \d+ % of them outside"),
+        (nn.ReLU(), X - 0.5, r"targets from 0 to inf.* the ReLU at the end.*Scale the targets, or leave the ReLU away"),
+        (nn.Sigmoid(), X, None),
+        (nn.Sigmoid(), X + 0.02 * torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), None),
+        (nn.Linear(3, 3), 5 * X, None),
+    ],
+)
+def test_targets_that_the_last_activation_does_not_return(last: nn.Module, targets: Tensor, words: str | None) -> None:
+    module = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 3), last)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tl.train(module, (Y, targets), steps=1)
+    assert len(caught) == (0 if words is None else 1)
+    if words is not None:
+        assert re.search(words, str(caught[0].message)) and caught[0].filename == __file__
+
+
+def test_nothing_learned_is_said() -> None:
+    """Inputs that tell nothing about the targets, and outputs that cannot take their values."""
+    with pytest.warns(UserWarning, match="the same for every sample"):
+        blind = tl.train(nn.Linear(6, 3), (torch.zeros(40, 6), X), steps=100)
+    assert "A constant answer is nearly as good on the training data (loss" in blind.message
+    assert "constant answer" not in tl.train(nn.Linear(6, 3), (Y, Y[:, :3]), steps=100).message

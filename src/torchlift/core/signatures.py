@@ -253,6 +253,8 @@ def _shown(value: object) -> str:
     if isinstance(value, Tensor):
         place = "" if value.device.type == "cpu" else f" on {value.device}"
         return f"a tensor {tuple(value.shape)} of {value.dtype}{place}"
+    if isinstance(value, tuple | list) and any(isinstance(item, Tensor) for item in value[:4]):
+        return f"({', '.join([*map(_shown, value[:4]), *(['…'] if len(value) > 4 else [])])})"
     return f"({type(value).__name__})" if callable(value) else _short(repr(value))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,7 +30,13 @@ def as_tensor(where: str, value: object, like: Tensor | None, *, inputs: bool = 
     if isinstance(value, Tensor):
         return value
     if not is_array(value):
-        invalid_type(where, "a torch.Tensor or a numpy array", value, "Try torch.as_tensor(...).")
+        several = list(value.values()) if isinstance(value, Mapping) else value
+        hint = "Try torch.as_tensor(...)."
+        if isinstance(several, list | tuple) and any(isinstance(item, Tensor) or is_array(item) for item in several):
+            hint = "Join several targets to one tensor."
+            if inputs:
+                hint = "Data of a module with two inputs are (first, targets, second): it is called with the context."
+        invalid_type(where, "a torch.Tensor or a numpy array", value, hint)
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         hint = "Turn categories into labels 0, 1, … and leave columns of text out."

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate, default_convert
 
+from torchlift.core.errors import invalid_value
 from torchlift.data.arrays import is_array, numpy_rule
 
 
@@ -27,7 +28,12 @@ class Collate:
         self.like = None if like is None else like.detach().new_empty(0, device="cpu")
 
     def __call__(self, samples: list[Any]) -> Any:
-        batch, sample = default_collate(samples), samples[0]
+        sample = samples[0]
+        try:
+            batch = default_collate(samples)
+        except (TypeError, RuntimeError) as error:
+            hint = "Pictures need a transform to tensors, samples of several sizes a collate_fn that pads them."
+            invalid_value("data", "samples that stack to one tensor", str(error).partition("\n")[0], hint)
         if not isinstance(sample, (tuple, list)) or not isinstance(batch, (tuple, list)):
             return batch
         pairs = enumerate(zip(sample, batch, strict=True))

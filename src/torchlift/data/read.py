@@ -16,6 +16,8 @@ from torchlift.operators.context import Context, map_context
 
 PAIR = "a pair (inputs, targets) or a triple (inputs, targets, context)"
 
+_COMPLEX = "torch.view_as_real gives real and imaginary parts along an axis of their own."
+
 #: Types of integer inputs, such as indices of tokens.
 INDICES = (torch.int64, torch.int32)
 
@@ -32,12 +34,15 @@ def read_batch(where: str, item: object, like: Tensor | None) -> Batch:
     y = as_tensor(f"{where} inputs", y, like, inputs=True)
     _check_inputs(where, y, like)
     x = as_tensor(f"{where} targets", x, like)
+    if x.is_complex():
+        invalid_value(f"{where} targets", "real numbers", x.dtype, _COMPLEX)
     context = _as_context(where, raw_context, like)
     for name, tensor in (("targets", x), *_named(context)):
         _check_samples(where, name, tensor, len(y))
     _check_finite(f"{where} inputs", y)
     _check_finite(f"{where} targets", x)
     device = y.device if like is None else like.device
+    y, x, context = _detached(y), _detached(x), map_context(context, _detached)
     batch = Batch(y.to(device), x.to(device), map_context(context, lambda tensor: tensor.to(device)))
     if like is not None:
         for name, tensor in (("inputs", batch.y), ("targets", batch.x)):
@@ -49,7 +54,9 @@ def read_batch(where: str, item: object, like: Tensor | None) -> Batch:
 def split(where: str, item: object) -> tuple[Any, Any, Any]:
     """The three parts of a pair or a triple, as they are."""
     if not isinstance(item, (tuple, list)):
-        invalid_type(where, PAIR, item)
+        keys = [f"item[{key!r}]" for key in item] if isinstance(item, Mapping) else []
+        hint = f"Return a tuple such as ({keys[0]}, {keys[-1]})." if len(keys) > 1 else ""
+        invalid_type(where, PAIR, item, hint)
     if len(item) not in (2, 3):
         invalid_value(where, PAIR, f"{len(item)} parts" if len(item) != 1 else "1 part")
     inputs, targets = item[:2]
@@ -59,13 +66,18 @@ def split(where: str, item: object) -> tuple[Any, Any, Any]:
 def _check_inputs(where: str, inputs: Tensor, like: Tensor | None) -> None:
     if not inputs.is_floating_point() and (like is None or inputs.dtype not in INDICES):
         hint = "Pictures of bytes: `.float() / 255`." if inputs.dtype == torch.uint8 else ""
-        hint = hint or "Try `.float()` or `.double()`."
+        hint = _COMPLEX if inputs.is_complex() else hint or "Try `.float()` or `.double()`."
         invalid_value(f"{where} inputs", "a floating-point tensor", inputs.dtype, hint)
     if inputs.ndim < 2:
         hint = "One number per sample is `inputs[:, None]`."
         invalid_value(f"{where} inputs", "shape (samples, …) with two axes or more", tuple(inputs.shape), hint)
     if len(inputs) == 0:
         invalid_value(where, "at least one sample", f"inputs of shape {tuple(inputs.shape)}")
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    """Features that another network made without its graph, which the first step would go through and free."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _as_context(where: str, context: Any, like: Tensor | None) -> Context:

@@ -187,7 +187,7 @@ def several_starts(problem: InversionProblem, room: int, parameters: int) -> tup
         parameters: of the network.
     """
     zero = problem.guess
-    grey = [(0.5, size) for size in GREY_NOISE] if zero.ndim == 4 else []
+    grey = [(0.5, size) for size in GREY_NOISE] if zero.ndim >= 4 else []  # volumes too
     count = max(1, len(grey))
     if zero[0].numel() <= SMALL:
         count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))) - 1)

@@ -165,12 +165,13 @@ def posterior_deviation(problem: InversionProblem, x: Tensor, noise_level: float
 
 
 @torch.no_grad()
-def has_twin(problem: InversionProblem, x: Tensor, tolerance: float) -> Tensor:
+def has_twin(problem: InversionProblem, x: Tensor, tolerance: float, start: Tensor) -> Tensor:
     """Which images have another input, a tenth of its length away, with the same objective to the tolerance: (B,).
 
     The outputs, and the prior, then do not determine the input. Where none was found there may still be one: it is
     looked for in one direction only, what conjugate gradients leave of a random one, which N'(x) hardly sees. Whether
-    the objective is the same there is not a matter of derivatives: it is evaluated.
+    the objective is the same there is not a matter of derivatives: it is evaluated. That of the start, `start`, tells
+    what a small one is.
     """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
@@ -180,7 +181,7 @@ def has_twin(problem: InversionProblem, x: Tensor, tolerance: float) -> Tensor:
     unseen = mixed - _solved(curvature, curvature(mixed))
     length = (0.1 * size) / square_sum(unseen).sqrt().clamp_min(1e-30)
     value = problem.network_value(x)
-    same = tolerance * (value.abs() + NEGLIGIBLE * problem.data_size)
+    same = tolerance * (value.abs() + NEGLIGIBLE * problem.visible_size(start))
     twin = torch.zeros_like(value, dtype=torch.bool)
     for sign in (1, -1):
         other = x + sign * along(length, x) * unseen

@@ -22,6 +22,10 @@ from torchlift.prox import Box, Identity, ProximalActivation, ReLU
 
 BREGMAN = Bregman()
 
+#: An objective is small in comparison with so many times that of the start, at most; and a start fits to rounding where
+#: its residual is at most so many eps of the outputs.
+STARTED, ROUNDED = 10.0, 64.0
+
 #: Activations whose Ψ is 0 on their range, where inversion keeps z.
 FLAT = (ReLU, Box)
 
@@ -237,6 +241,15 @@ class InversionProblem:
     def data_size(self) -> Tensor:
         """½‖y‖², which says what a small objective is: (B,)."""
         return 0.5 * square_sum(self.output)
+
+    def visible_size(self, start: Tensor) -> Tensor:
+        """What says that an objective is small, given that of the start: (B,).
+
+        ½‖y‖², but where outputs hardly depend on the input, such as behind many sigmoids, ten times the objective of
+        the start: a small share of ½‖y‖² would be all there is to see. A start that fits to rounding tells nothing.
+        """
+        fits = start.abs() <= (ROUNDED * torch.finfo(start.dtype).eps) ** 2 * self.data_size
+        return torch.where(fits, self.data_size, torch.minimum(self.data_size, STARTED * start.abs()))
 
     def select(self, index: Tensor) -> InversionProblem:
         """The problem of some images only."""

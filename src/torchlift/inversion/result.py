@@ -24,6 +24,8 @@ PER_INPUT = (
     *("x", "residual", "gaps", "objective", "bound", "start_residual", "start_objective"),
     *("status", "steps", "monotone", "weight"),
 )
+#: Outputs are not met where the residual is more than this part of their size, and so many times that of the noise.
+UNMET, NOISY = 0.3, 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +143,7 @@ class Inversion:
             )
         some = torch.linspace(0, len(self.x) - 1, min(LOOKED_AT, len(self.x)), device=self.x.device).long()
         try:
-            count = int(has_twin(problem.select(some), self.x[some], TWIN).sum())
+            count = int(has_twin(problem.select(some), self.x[some], TWIN, self.start_objective[some]).sum())
         except RuntimeError:  # a network without second derivatives
             count = 0
         if count:
@@ -150,6 +152,22 @@ class Inversion:
                 "other inputs, 10 % away, have the same objective."
             )
         return sentences
+
+    @property
+    def _unmet(self) -> str:
+        """That no input was found which the network maps near some outputs; converged or not, these are no answers."""
+        if self.problem is None:
+            return ""
+        outputs = self.problem.output.flatten(1)
+        least = UNMET * torch.linalg.vector_norm(outputs, dim=1)
+        if self.noise_level is not None:
+            least = least.clamp_min(NOISY * self.noise_level * outputs.shape[1] ** 0.5)
+        count = int((self.residual > least).sum())
+        if not count:
+            return ""
+        reason = "is the weight of the prior too large?" if self.problem.split.parts else "or is another start needed?"
+        text = f"The outputs of {count} of {len(outputs)} {_noun(self.x)} are not met: the residual is more than "
+        return f"{text}{100 * UNMET:.0f} % of them. Do they come from this network, {reason}"
 
     @property
     def message(self) -> str:
@@ -162,6 +180,7 @@ class Inversion:
             f"Mean residual ‖N(x) − y‖ {_change(self.start_residual, self.residual)}, "
             f"objective {_change(self.start_objective, self.objective)}."
         )
+        parts += [sentence] if (sentence := self._unmet) else []
         parts += self._open
         increased = int((~self.monotone).sum())
         if increased:

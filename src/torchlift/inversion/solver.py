@@ -249,7 +249,9 @@ class InversionSolver(Solver[InversionProblem, Any]):
         state = InversionState(0, x, z, duals, NAN, u, v, products, None, bound, watch)
         state = replace(state, memory=self.remember(problem, state))
         value = self.value(problem, state)
-        return replace(state, watch=replace(watch, value=value, start=value, best=value))
+        if not problem.lifted:  # squares of residuals are rounded less than those of what they are differences of
+            size = (size * problem.visible_size(value)).sqrt()
+        return replace(state, watch=replace(watch, value=value, start=value, best=value, size=size))
 
     def step(self, problem: InversionProblem, state: InversionState) -> InversionState:
         new = self.advance(problem, state)
@@ -284,7 +286,8 @@ class InversionSolver(Solver[InversionProblem, Any]):
         worse: Tensor,
     ) -> Watch:
         running = old.running
-        relative = new.bound / (value.abs() + NEGLIGIBLE * (problem.data_size + old.start.abs())).clamp_min(1e-30)
+        size = problem.data_size if problem.lifted else problem.visible_size(old.start)
+        relative = new.bound / (value.abs() + NEGLIGIBLE * (size + old.start.abs())).clamp_min(1e-30)
         # a decreasing objective was never lower than now
         lower = None if self.monotonic and not problem.blind else running & (value < old.best)
         progress = value < old.mark - slack - self.visible * old.mark.abs()

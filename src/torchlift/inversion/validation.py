@@ -157,6 +157,7 @@ def parameter_count(network: Network | Joint) -> int:
 def _lifted(module: nn.Module, input_shape: object, start: object, y: object) -> Network:
     """A module as a network, for inputs of the shape that is given, that a start has, or that outputs y come from."""
     shape = None if input_shape is None else check_shape("invert input_shape", input_shape)
+    module = getattr(module, "_orig_mod", module)  # of a compiled module
     if isinstance(module, Network):
         if shape not in (None, module.in_shape):
             invalid_value("invert input_shape", f"{module.in_shape}, that of the network", shape)
@@ -165,6 +166,9 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     if shape is None:
         shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else _found_shape(module, y)
     if shape is None:
+        if isinstance(y, Tensor) and y.ndim > 1 and fitting_shapes(module, tuple(y.shape)):
+            expected = f"shape (batch, {', '.join(map(str, y.shape))})"
+            invalid_value("invert y", expected, tuple(y.shape), "Add a batch axis with `y[None]`.")
         first = first_layer(module)
         expected = f"the shape of one input, which {type(first).__name__} does not tell"
         example = f"input_shape={shape_example(module)}" if hasattr(first, "in_channels") else "input_shape"
@@ -173,10 +177,12 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     try:
         return lift(module, shape)
     except NotRepresentableError as error:
-        if input_shape is not None or isinstance(guess, Tensor):
+        if input_shape is not None:
             raise
         # layers may be called in another order than that of their names
         text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."
+        if isinstance(guess, Tensor):
+            text = f"{error} Inputs were taken to have the shape {shape}, that of a row of the start."
         raise NotRepresentableError(text) from None
 
 

@@ -72,8 +72,8 @@ class Network(nn.Module, ABC):
 
     @property
     def like(self) -> Tensor | None:
-        """Some parameter, whose dtype and device inputs must have."""
-        return next(self.parameters(), None)
+        """Some parameter, whose dtype and device inputs must have; complex ones tell nothing of the inputs."""
+        return next((each for each in self.parameters() if not each.is_complex()), None)
 
     @cached_property
     def depth(self) -> int:

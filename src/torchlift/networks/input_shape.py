@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from torchlift.core.checks import Shape
 from torchlift.networks.trace import without_memory
@@ -19,7 +20,10 @@ LARGEST, MOST = 512, 32
 
 def first_layer(module: nn.Module) -> nn.Module:
     """The first module inside that has a say in the shape of inputs: one with parameters, or a flattening."""
-    leaves = [part for part in module.modules() if not list(part.children())]
+    # the weight of a parametrised layer is made by a child, inside which there are no layers
+    made = {id(part) for each in module.modules() if is_parametrized(each) for part in each.parametrizations.modules()}  # type: ignore[union-attr]
+    parts = [part for part in module.modules() if id(part) not in made]
+    leaves = [part for part in parts if is_parametrized(part) or not list(part.children())]
     return next((part for part in leaves if isinstance(part, nn.Flatten) or [*part.parameters()]), module)
 
 

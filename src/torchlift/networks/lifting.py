@@ -59,6 +59,7 @@ def lift(
     check_instance("lift", module, nn.Module, "an nn.Module")
     if isinstance(module, Network):
         invalid_type("lift", "a module that is not lifted yet", module, "Use the network as it is.")
+    module = getattr(module, "_orig_mod", module)  # of a compiled module, whose calls cannot be recorded
     example, shape = _example(example_inputs, input_shape)
     network = _read(module, example, shape, share)
     verify(network, module, _filled(network, example))

@@ -281,7 +281,10 @@ class _Value(fx.Proxy):
         if isinstance(self._meta, tuple | list):
             return len(self._meta)
         size = self._meta.shape[0]
-        return self._number("the batch size") if size % BATCH == 0 else size
+        if size % BATCH:
+            return size
+        hint = "Write x.shape[0] in place of len(x)."
+        refuse(self.tracer.where(), "its forward pass makes a number of the batch size", hint)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))  # type: ignore[index]

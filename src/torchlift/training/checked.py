@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from torch import Tensor, nn
 
 from torchlift.core.checks import check_batch
 from torchlift.core.errors import TorchliftError
 from torchlift.data import Batch, Batches
-from torchlift.functions.losses import Loss
+from torchlift.functions.losses import Criterion, CrossEntropy, Loss
 from torchlift.networks import Network
 from torchlift.training.modules import example_output
 
@@ -71,4 +72,20 @@ class CheckedBatches(Batches):
     def _checked(self, which: str, batch: Batch) -> Batch:
         if isinstance(self.network, Network):
             return check_fit(f"{self.where} {which}", self.network, self.loss, batch)
-        return batch  # of other modules the first batch was tried; they see the rest when it is their turn
+        # of other modules the first batch was tried; they see the rest when it is their turn
+        if self._classes and batch.x.device.type == "cpu" and not batch.x.is_floating_point():
+            shape = (len(batch.x), self._classes, *batch.x.shape[1:])
+            try:
+                if isinstance(self.loss, Criterion):
+                    self.loss.check_labels(shape, batch.x)
+                elif isinstance(self.loss, CrossEntropy):
+                    self.loss.check(shape, batch.x)
+            except ValueError as error:
+                raise type(error)(f"{self.where} {which}: {error}") from None
+        return batch
+
+    @cached_property
+    def _classes(self) -> int:
+        """Of outputs (B, classes, …), which labels are compared with; 0 for others."""
+        output = example_output("network", self.network, self.batches.example())
+        return output.shape[1] if output.ndim > 1 else 0

@@ -19,7 +19,7 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.signatures import explain
 from torchlift.core.solution import Result, StepFailure
-from torchlift.data import Batch
+from torchlift.data import Batch, TensorBatches
 from torchlift.networks import Chain
 from torchlift.networks.dense_chain import DenseForm, has_hooks
 from torchlift.parallel import ShardedBatches, shard_batches
@@ -213,7 +213,7 @@ class GradientMethod(TrainMethod):
             _clear(work.network)
             with self.gradients(work, shard):
                 arguments = (y,) if context is None else (y, context)
-                output = form(y) if isinstance(form, DenseForm) else work.network(*arguments)
+                output = form(y) if isinstance(form, DenseForm) else _checked(work.network(*arguments))
                 loss = loss_of(output)
             _go_back(loss, work.network, shard)
             return loss.detach(), output.detach()
@@ -301,6 +301,7 @@ class GradientStep(TrainStep):
         self.optimiser = make_optimiser(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
         self._form = _form_of(work.network) if method.closed_forms else None
+        self._drawn = isinstance(self.batches, TensorBatches) and not work.full  # new tensors in every step
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
@@ -389,6 +390,8 @@ class GradientStep(TrainStep):
     def _draw(self) -> tuple[Batch, Shard]:
         """The batch of this step, and which of its samples are here."""
         batch, batches = self.batches.batch(self.count), self.batches  # `shard_of`, without the call in every step
+        if not self._drawn and not isinstance(self._form, DenseForm | Chain):
+            batch = batch._replace(y=batch.y.clone())  # a module may change its inputs in place
         return batch, batches.shard(self.count) if isinstance(batches, ShardedBatches) else WHOLE
 
     def _gradient(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
@@ -470,6 +473,17 @@ class GradientStep(TrainStep):
         self._count, self._averaged = int(numbers["count"] or 0), False
         self._left_over = float(numbers.get("left_over") or 1.0)
         self._watch.load_state_dict(numbers)
+
+
+def _checked(output: object) -> Tensor:
+    """What a module returned in training mode, from which there must be a way back to its parameters."""
+    if not isinstance(output, Tensor):
+        hint = "In training mode too: wrap the module so that it returns the tensor that the loss looks at."
+        invalid_value("train network", "a module that returns one tensor", f"a {type(output).__name__}", hint)
+    if not output.requires_grad:
+        hint = "Look for torch.no_grad, .detach(), .item() and numpy in its forward pass."
+        invalid_value("train network", "outputs that depend on its parameters", "outputs without a gradient", hint)
+    return output
 
 
 def _clear(module: nn.Module) -> None:

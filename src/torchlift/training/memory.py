@@ -196,7 +196,7 @@ def _alternatives(
     phase, batches = planned.phase, planned.batches
     size = batches.batch_size
     if phase.full:
-        size = default_batch_size(batches.samples)
+        size = default_batch_size(batches.samples, planned.network)
         fewer = replace(planned, phase=replace(phase, batch_size=size))
         yield f"batch_size={size}", _plans(fewer, validation)(size).total
         return

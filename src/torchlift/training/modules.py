@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchlift.core.errors import TorchliftError, invalid_value
 from torchlift.data import Batch
 from torchlift.data.base import select_samples
+from torchlift.networks import Network
 from torchlift.operators import Context
 
 
@@ -20,7 +21,12 @@ def like(module: nn.Module) -> Tensor | None:
 
 
 def apply(module: nn.Module, y: Tensor, context: Context = None) -> Tensor:
-    """The outputs; the context is given to modules that there is one for."""
+    """The outputs; the context is given to modules that there is one for.
+
+    Modules of one's own may begin with `x -= mean`: they get a copy, since the inputs are views of somebody's data.
+    """
+    if not isinstance(module, Network):
+        y = y.clone()
     return module(y) if context is None else module(y, context)
 
 
@@ -48,6 +54,8 @@ def example_output(where: str, module: nn.Module, batch: Batch, samples: int = 8
     except Exception as error:
         name, reason = type(module).__name__, str(error).strip().splitlines()[0:1] or [type(error).__name__]
         hint = "Does it take the shape and the dtype of these inputs?"
+        if context is not None:
+            hint = "It is called with inputs and context: data of three parts are (inputs, targets, context)."
         shape = f"inputs of shape {tuple(y.shape)} and dtype {y.dtype}"
         invalid_value(where, f"data that {name} can be applied to", f"{shape}: {reason[0]}", hint)
     if not isinstance(output, Tensor):

@@ -23,6 +23,10 @@ def make_optimiser(factory: Callable[..., torch.optim.Optimizer], module: nn.Mod
     """The optimiser of a module: from the module itself where it looks at it, else from the trained parameters."""
     made = getattr(factory, "func", factory)
     whole = isinstance(made, type) and issubclass(made, RelativeStep)
+    for name, parameter in module.named_parameters() if whole else ():
+        if parameter.requires_grad and parameter.is_complex():
+            hint = "Try solver=torch.optim.Adam, or keep torch.view_as_real of it and put it together in forward."
+            invalid_value(f"train network {name!r}", "real numbers, which steps are measured by", parameter.dtype, hint)
     optimiser = factory(module if whole else [p for p in module.parameters() if p.requires_grad])
     if not isinstance(optimiser, torch.optim.Optimizer):
         invalid_type("train solver", "a function that makes a torch optimiser", optimiser)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchlift.core.checks import check_choice, check_positive, check_size
 from torchlift.core.errors import invalid_type, invalid_value
@@ -27,8 +28,8 @@ from torchlift.training.step import Budget, LatentSettings, TrainMethod, TrainSt
 LEAST_STEPS = 1000
 #: Epochs that a run takes at least when nothing is said about its length.
 LEAST_EPOCHS = 10
-#: Default batch size.
-BATCH = 100
+#: Default batch size, and the least with batch norms, to whose statistics two or three samples are noise.
+BATCH, NORMALISED = 100, 16
 
 STATES = ("forward", "input", "random", "warm")
 
@@ -195,6 +196,7 @@ class Phase(PhaseOptions):
         return as_method(self.lifting, self.solver, fitted=self.weights == "layer-wise")
 
 
-def default_batch_size(samples: int) -> int:
-    """100, or a tenth of the samples where there are few, so that an epoch has some steps."""
-    return max(1, min(BATCH, samples // 10)) if samples > 10 else samples
+def default_batch_size(samples: int, network: nn.Module | None = None) -> int:
+    """100, or a tenth of the samples where there are few, so that an epoch has some steps; more for batch norms."""
+    least = 1 if network is None or not any(isinstance(part, _BatchNorm) for part in network.modules()) else NORMALISED
+    return min(samples, max(least, min(BATCH, samples // 10))) if samples > 10 else samples

@@ -38,6 +38,9 @@ from torchlift.training.tensorboard import TensorBoardWriter
 #: A run without validation data goes back to better weights only after at least so many steps.
 JUDGED_STEPS = 10
 
+#: And is compared with a constant answer after at least so many.
+COMPARED_STEPS = 100
+
 Callback = Callable[[Mapping[str, Any]], bool | None]
 
 
@@ -208,6 +211,9 @@ class Run:
             load_snapshot(self.network, self.best or self._good)
         if result is not Result.INTERRUPTED:
             self.fallback = self._safeguard.settle(self.network, self._judged)
+            if self.state.steps >= COMPARED_STEPS and not result.failed:
+                beside = self._safeguard.beside_constant(self.network)
+                self.fallback = " ".join(sentence for sentence in (self.fallback, beside) if sentence)
             if self.state.best and self._safeguard.handed_on is not None:
                 self.state.best = {**self.state.best, "value": self._safeguard.handed_on, "step": 0}
         return result, detail
@@ -454,6 +460,7 @@ class Run:
 
 
 def _all_finite(tensor: Tensor) -> bool:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())  # the sum is read in one pass
 
 

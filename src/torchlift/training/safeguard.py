@@ -14,6 +14,7 @@ from torchlift.data.base import select_samples
 from torchlift.data.recut import join
 from torchlift.functions.losses import Loss
 from torchlift.parallel import Mesh, of_first
+from torchlift.training.constant_answer import constant_loss
 from torchlift.training.metrics import Metric, evaluate
 from torchlift.training.starts.chains import hand_on
 from torchlift.training.step import load_snapshot, snapshot
@@ -21,6 +22,8 @@ from torchlift.training.step import load_snapshot, snapshot
 #: Training samples by which weights are judged where there are no validation data, at least and at most, and the part
 #: of the samples of all steps that they may be: a pass over them takes a third of as many samples of steps.
 FEWEST, MOST, PART = 16, 100, 0.03
+#: A constant answer is nearly as good where the network's loss is more than this part of its own.
+NEARLY = 0.9
 
 
 class Safeguard:
@@ -98,6 +101,16 @@ class Safeguard:
                 return f"The input itself is a better answer than what training reached ({compared}): it is handed on."
         reason = ", and the network cannot hand it on" if self.may_hand_on and not able else ""
         return f"{sentence} The input itself is a better answer than the network's ({compared}){reason}.".strip()
+
+    def beside_constant(self, network: nn.Module) -> str:
+        """A sentence where a constant answer is nearly as good on the training data: nothing was learned."""
+        found = evaluate(network, iter([self._some]), self.loss)["loss"]
+        found, targets = of_first(self.mesh, {"loss": found})["loss"], self._some.x
+        constant = constant_loss(self.loss, targets, targets)
+        if not found > NEARLY * constant > 0:
+            return ""
+        text = f"A constant answer is nearly as good on the training data (loss {constant:.4g} against {found:.4g}): "
+        return f"{text}can outputs take the values of the targets, and do the inputs tell them?"
 
     @cached_property
     def _some(self) -> Batch:

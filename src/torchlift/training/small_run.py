@@ -160,7 +160,8 @@ def state_shapes(network: nn.Module, example: Batch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        shapes.extend(tuple(tensor.shape[1:]) for tensor in tensors_in((output,)) if tensor.ndim)
+        # transformers evaluate padded sequences as nested tensors, which have no shape
+        shapes.extend(tuple(t.shape[1:]) for t in tensors_in((output,)) if not t.is_nested and t.ndim)
 
     leaves = [module for module in network.modules() if not list(module.children())]
     handles = [module.register_forward_hook(hook) for module in leaves]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from torchlift.core.checks import check_instance, check_size
@@ -23,7 +24,7 @@ from torchlift.core.errors import DataError, invalid_type, invalid_value, messag
 from torchlift.core.progress import Progress
 from torchlift.core.solution import Result
 from torchlift.data import Batches, Data, TensorBatches, as_batches, hold_out, scale_warning
-from torchlift.functions.losses import CrossEntropy, Loss, LossLike, SquaredError, as_loss
+from torchlift.functions.losses import Criterion, CrossEntropy, Loss, LossLike, SquaredError, as_loss
 from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
@@ -40,6 +41,7 @@ from torchlift.training.modules import example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.plan import PlannedPhase
+from torchlift.training.reach import reach_warning
 from torchlift.training.result import N, Training, TrainingInterrupted
 from torchlift.training.resumed import check_fields
 from torchlift.training.run import Callback, Run, Settings, TrainState
@@ -160,6 +162,7 @@ def train(
         if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
     _warn_of_scale(batches[0], mesh)
+    _warn_of_reach(network, batches[0], loss, mesh)
     _warn_of_probabilities(output, loss, mesh)
     check_memory(planned, validation=held_out, limit=options.memory_limit)
     config = configuration(network, phases, batches, settings, options)
@@ -216,6 +219,20 @@ def _check_network(network: object) -> None:
         invalid_type("train network", "a module whose layers can be looked at", network, hint)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         invalid_value("train network", "parameters to train", "none that require gradients")
+    for name, parameter in network.named_parameters():
+        _check_parameter(name, parameter)
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    """Refuse one that no step can start from."""
+    if is_lazy(parameter):  # has no numbers before it has seen data
+        return
+    if parameter.is_meta:
+        hint = "Make the module on a device with memory, or call its to_empty(device='cpu') and initialise it."
+        invalid_value(f"train network {name!r}", "a parameter with numbers", "one on the device meta", hint)
+    if parameter.requires_grad and not bool(parameter.detach().isfinite().all()):
+        hint = "Did an earlier training diverge? Begin from fresh weights."
+        invalid_value(f"train network {name!r}", "finite numbers", "some that are not", hint)
 
 
 def _check_callback(callback: object) -> None:
@@ -242,6 +259,15 @@ def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
         sentence = scale_warning(batch, "train data")
         if sentence is not None:
             warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
+
+
+def _warn_of_reach(network: nn.Module, batches: Batches, loss: Loss, mesh: Mesh) -> None:
+    """One warning about targets that the last activation does not return; criteria may mean something else by both."""
+    if mesh.first and not isinstance(loss, Criterion):
+        batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
+        sentence = reach_warning(network, batch)
+        if sentence is not None:
+            warnings.warn(sentence, stacklevel=4)
 
 
 def _warn_of_probabilities(output: Tensor, loss: Loss, mesh: Mesh) -> None:
@@ -287,7 +313,7 @@ def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches
         whole = read()
         if phase.full or not whole.sized:
             return whole
-        size = default_batch_size(whole.samples)
+        size = default_batch_size(whole.samples, network)
     return read(batch_size=size)
 
 

@@ -82,7 +82,7 @@ class Setup:
 
         if isinstance(phase.batch_size, str):
             return read(None)
-        return read(phase.batch_size or default_batch_size(read(None).samples))
+        return read(phase.batch_size or default_batch_size(read(None).samples, self.network))
 
     def planned(self, phase: Phase) -> PlannedPhase:
         """A phase with its data, as `train` makes it."""

@@ -83,6 +83,8 @@ class Criterion(Loss):
             return
         if x.is_floating_point():
             check_finite("target", x)
+        else:
+            self.check_labels(prediction_shape, x)
         few = min(2, len(x))
         known = list(self.criterion.buffers()) if isinstance(self.criterion, nn.Module) else []
         dtype = next((tensor.dtype for tensor in (x, *known) if tensor.is_floating_point()), None)
@@ -97,12 +99,35 @@ class Criterion(Loss):
             hint = "It is called as criterion(predictions, targets)."
             if not x.is_floating_point() and x.shape[1:] == prediction_shape[1:]:
                 hint = "Of one-hot rows try targets.argmax(1); for numbers, targets.float()."
+                if _several_labels(x):
+                    hint = "For several labels of a sample try loss=nn.BCEWithLogitsLoss() and targets.float()."
             invalid_value("loss", f"one for {shapes} of {x.dtype}", f"{self!r}: {said}", hint)
         if not isinstance(loss, Tensor) or not loss.requires_grad:
             what = type(loss).__name__ if not isinstance(loss, Tensor) else "one without a gradient"
             invalid_value("loss", "a tensor that depends on the predictions", f"{what} from {self!r}")
         if loss.ndim and loss.shape[0] != few:
             invalid_value("loss", "a number, or one for each sample", f"shape {tuple(loss.shape)} from {self!r}")
+
+    def check_labels(self, prediction_shape: Shape, labels: Tensor) -> None:
+        """Refuse labels of another shape, or that no class has, which torch finds when their batch comes."""
+        if not isinstance(self.criterion, nn.CrossEntropyLoss | nn.NLLLoss) or labels.dtype == torch.bool:
+            return
+        if len(prediction_shape) < 2 or tuple(labels.shape) == prediction_shape:  # of rows of numbers see below
+            return
+        batch, classes, *places = prediction_shape
+        if tuple(labels.shape) != (batch, *places):
+            hint = "Try targets[:, 0]." if tuple(labels.shape) == (batch, 1, *places) else ""
+            if tuple(labels.shape) == prediction_shape[:-1]:
+                hint = "The classes are axis 1 of predictions: return predictions.movedim(-1, 1)."
+            expected = f"labels ({', '.join(map(str, ('batch', *places)))}) for predictions (batch, {classes}"
+            expected += "".join(f", {place}" for place in places) + ")"
+            invalid_value("target", expected, tuple(labels.shape), hint)
+        wrong = (labels < 0) | (labels >= classes)
+        if bool(wrong.any()) and bool((wrong := wrong & labels.ne(self.criterion.ignore_index)).any()):
+            first = tuple(wrong.nonzero()[0].tolist())
+            got = f"{int(labels[first])} at sample {first[0]}"
+            hint = f"Those that do not count are {self.criterion.ignore_index}."
+            invalid_value("target", f"labels from 0 to {classes - 1}, one per class of the predictions", got, hint)
 
     def __repr__(self) -> str:
         function = self.criterion
@@ -173,3 +198,9 @@ def _separate(criterion: object) -> nn.Module | None:
 def _name(function: object) -> str:
     """Without an address, so that a resumed run knows its loss again."""
     return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _several_labels(x: Tensor) -> bool:
+    """Whether rows hold zeros and ones, and other numbers of ones than one."""
+    rows = x.ndim > 1 and x.numel() > 0 and bool((x >= 0).all()) and bool((x <= 1).all())
+    return rows and bool((x.sum(1) != 1).any())

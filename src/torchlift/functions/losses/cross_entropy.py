@@ -67,6 +67,8 @@ class CrossEntropy(Loss):
         if len(prediction_shape) != 2 or prediction_shape[1] < 2 or prediction_shape[0] < 1:
             expected = "shape (batch, classes) with at least one sample and two classes"
             hint = "Whole numbers are labels: one output per class, or targets of floating-point numbers."
+            if len(prediction_shape) == 2 and prediction_shape[1] == 1:
+                hint += " One output for two classes: nn.BCEWithLogitsLoss() and targets.float()[:, None]."
             invalid_value("prediction", expected, tuple(prediction_shape), hint)
         labels = check_instance("target", target, Tensor, "a torch.Tensor", "Try torch.as_tensor(labels).")
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
