@@ -552,3 +552,41 @@ def test_bad_settings_are_refused(options: dict[str, Any], words: str) -> None:
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="'dense', 'entries', 'logarithm', got 'matrix'"):
         RelativeStep([{"params": [nn.Parameter(torch.ones(2))], "kind": "matrix"}])
+
+
+class TiedAutoencoder(nn.Module):
+    """Two layers with one weight, and biases of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(12, 12), nn.Linear(12, 12)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(torch.relu(self.encoder(x)))
+
+
+def test_a_weight_of_several_owners_is_not_centred() -> None:
+    """Its gradient belongs to both layers, the mean input only to one: the step is that of its sum as it is."""
+    x = torch.rand(20, 12, generator=torch.Generator().manual_seed(0))
+    modules = []
+    for centring in (True, False):
+        torch.manual_seed(0)
+        module = TiedAutoencoder()
+        optimiser = tl.RelativeStep(module, centring=centring)
+        for _ in range(5):
+            optimiser.zero_grad()
+            nn.functional.mse_loss(module(x), x).backward()
+            optimiser.step()
+        modules.append(module)
+    for one, other in zip(*(module.parameters() for module in modules), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_embedding_that_is_the_output_layer_too_is_trained() -> None:
+    embedding, head = nn.Embedding(30, 8), nn.Linear(8, 30)
+    head.weight = embedding.weight
+    tokens = torch.randint(30, (200, 1), generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(embedding, nn.Flatten(), head)
+    result = tl.train(network, (tokens, tokens[:, 0]), steps=60, progress=False)
+    assert result.history["loss"][-1] < 0.5 * result.history["loss"][0]

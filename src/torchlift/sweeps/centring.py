@@ -14,6 +14,7 @@ per channel, the same for every tap of the kernel.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -194,7 +195,8 @@ class Centring:
     """Listens to the affine layers of a module and knows the mean input of each since it was last asked.
 
     By forward pre-hooks, which look at passes that are recorded for a way back
-    and go away with this object. Layers without a trained bias stay as they are.
+    and go away with this object. Layers without a trained bias stay as they are, and so do weights that several
+    modules share: their gradient is the sum of those of all owners, of which the mean input of one says nothing.
 
     Arguments:
         module: any module; `nn.Linear`, convolutions and the dense stacks of chains are heard.
@@ -205,11 +207,17 @@ class Centring:
     def __init__(self, module: nn.Module, of: nn.Module | None = None, last: Last | None = None) -> None:
         self._sums: dict[int, _Sum] = {}
         self.last = last
+        parts = (of or module).modules()
+        owners = Counter(id(parameter) for part in parts for parameter in part.parameters(recurse=False))
         for owner, original in zip(module.modules(), (of or module).modules(), strict=True):
             bias: Any = getattr(original, "bias", None)
             if getattr(owner, "dense", False) is True:  # a stack of a chain, which tells what it sees
                 self._listen_to_stack(owner, bias)
-            elif isinstance(owner, (*DENSE, *CONVOLUTIONS)) and _trained(original.weight, bias):
+            elif (
+                isinstance(owner, (*DENSE, *CONVOLUTIONS))
+                and _trained(original.weight, bias)
+                and owners[id(original.weight)] == owners[id(bias)] == 1
+            ):
                 known = _Sum(cast("nn.Parameter", original.weight), bias, getattr(owner, "groups", 1))
                 hook = _hook(weakref.ref(self), known)
                 handles = [owner.register_forward_pre_hook(hook)]
