@@ -301,7 +301,7 @@ class GradientStep(TrainStep):
         self.optimiser = make_optimiser(method.optimiser, work.network)
         self._centring = Centring(work.network) if method.centring else None
         self._form = _form_of(work.network) if method.closed_forms else None
-        self._drawn = isinstance(self.batches, TensorBatches) and not work.full  # new tensors in every step
+        self._drawn = isinstance(work.batches, TensorBatches) and not work.full  # new tensors in every step
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
