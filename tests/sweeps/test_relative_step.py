@@ -590,3 +590,15 @@ def test_an_embedding_that_is_the_output_layer_too_is_trained() -> None:
     network = nn.Sequential(embedding, nn.Flatten(), head)
     result = tl.train(network, (tokens, tokens[:, 0]), steps=60, progress=False)
     assert result.history["loss"][-1] < 0.5 * result.history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    ("module", "layers"),
+    [(nn.RNN(3, 4, num_layers=2), 16), (nn.RNNCell(3, 4), 8), (nn.GRU(3, 4), 0), (nn.LSTMCell(3, 4), 0)],
+    ids=lambda value: type(value).__name__,
+)
+def test_recurrences_without_gates_count_as_many_layers(module: nn.Module, layers: int) -> None:
+    """What a step changes multiplies from one time to the next, so that the largest ρ is smaller."""
+    groups = parameter_groups(module)
+    assert sum(group.get("layers", 0) for group in groups) == layers
+    assert [p for group in groups for p in group["params"]] == list(module.parameters())
