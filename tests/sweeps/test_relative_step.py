@@ -602,3 +602,18 @@ def test_recurrences_without_gates_count_as_many_layers(module: nn.Module, layer
     groups = parameter_groups(module)
     assert sum(group.get("layers", 0) for group in groups) == layers
     assert [p for group in groups for p in group["params"]] == list(module.parameters())
+
+
+def test_a_retreat_before_any_average_was_kept_leads_to_the_start() -> None:
+    """The average of the first steps may have taken in what too long a step led to."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    start = [parameter.detach().clone() for parameter in network.parameters()]
+    optimiser = RelativeStep(network, lr=1e6)
+    optimiser.keep_average()
+    for _ in range(7):
+        optimiser.zero_grad()
+        network(torch.ones(5, 3)).square().mean().backward()
+        optimiser.step()
+    optimiser.retreat()
+    for parameter, first in zip(network.parameters(), start, strict=True):
+        assert torch.equal(parameter, first)

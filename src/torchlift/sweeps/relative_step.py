@@ -217,13 +217,15 @@ class RelativeStep(torch.optim.Optimizer):
 
     @torch.no_grad()
     def keep_average(self) -> None:
-        """Keep a copy of the average: the fallback of retreats from now on."""
-        for part in self._parts or ():
-            for state in (self.state[tensor] for tensor in part.tensors):
+        """Keep a copy of the average, or of the start where there is none yet: the fallback of retreats from now on."""
+        for part in self._parts or self._arrange():
+            for tensor in part.tensors:
+                state = self.state[tensor]
+                kept = state.get("average", tensor)
                 if "fallback" in state:
-                    state["fallback"].copy_(state["average"])
-                elif "average" in state:
-                    state["fallback"] = state["average"].clone()
+                    state["fallback"].copy_(kept)
+                else:
+                    state["fallback"] = kept.detach().clone()
 
     @torch.no_grad()
     def retreat(self) -> None:

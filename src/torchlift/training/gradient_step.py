@@ -328,6 +328,8 @@ class GradientStep(TrainStep):
         batch, self._shard = self._draw()
         shard = self._shard
         self._set_rates()
+        if self._count == 0 and isinstance(self.optimiser, RelativeStep):
+            self.optimiser.keep_average()  # the start: averages of the first steps may have seen what these lead to
         values: list[float] = []  # some optimisers ask more than once
         lags: list[tuple[Mean, Tensor]] = []
 
