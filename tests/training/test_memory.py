@@ -139,8 +139,8 @@ def test_the_parts_of_a_plan() -> None:
     sweeps = plan_of(network, Phase(batch_size=50), batches, SquaredError())
     assert sweeps.best == 0
     assert sweeps.lifted == 0  # they follow the forward pass
-    # gradient, origin, average, momentum and s
-    assert sweeps.solver == pytest.approx(5 * size, rel=0.05)
+    # gradient, origin, average, the one that was kept, momentum and s
+    assert sweeps.solver == pytest.approx(6 * size, rel=0.05)
     exact = plan_of(network, FULL(), as_batches(data(network, 100)), SquaredError())
     assert exact.lifted == 100 * (20 + 20) * 4
 
