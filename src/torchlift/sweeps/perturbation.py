@@ -123,17 +123,18 @@ class Perturbation:
             if not host:
                 size = self._size_on_device(sigma, v, g, mean)
                 return _difference(sigma, v, g, size, host), size
-            norms = _sample_norms(_some(g), sigma.elementwise)
+            signal = _some(g)
+            norms = _norms(signal, sigma.elementwise)
             square_v = _square(_some(v)) if square is None else square
-            square_g = norms.all**2 / max(norms.entries * norms.samples, 1)
+            square_g = torch.linalg.vector_norm(norms).item() ** 2 / max(signal.numel(), 1)
             if mean is not None:
                 square_v, square_g = mean(torch.tensor((square_v, square_g), dtype=torch.float64)).tolist()
             least = max(square_g**0.5, _LEAST[v.dtype])
             size: float | Tensor = self.gamma * max(square_v**0.5, self.floor) / least
             size = max(size, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
-            most = self.outlier * least * norms.entries**0.5
-            if norms.each is not None and most < norms.largest < math.inf:
-                size = (most / norms.each).clamp_(max=1).mul_(size).view(-1, *[1] * (g.ndim - 1))
+            most = self.outlier * least * (signal.numel() / max(len(norms), 1)) ** 0.5
+            if len(norms) > 1 and most < norms.amax().item() < math.inf:
+                size = (most / norms).clamp_(max=1).mul_(size).view(-1, *[1] * (g.ndim - 1))
             residual = _difference(sigma, v, g, size)
             if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
                 size = size * self._multiplier(sigma, v, g, size, mean)
@@ -257,30 +258,11 @@ def mean_squares(tensors: Sequence[Tensor]) -> list[float] | list[None]:
     return [norm**2 / max(tensor.numel(), 1) for norm, tensor in zip(norms, some, strict=True)]
 
 
-class _Norms(NamedTuple):
-    """Of a signal.
-
-    Arguments:
-        all: of the whole.
-        each: of each sample; None where samples are not told apart.
-        largest: of these.
-        samples: that were told apart.
-        entries: of each.
-    """
-
-    all: float
-    each: Tensor | None
-    largest: float
-    samples: int
-    entries: int
-
-
-def _sample_norms(g: Tensor, elementwise: bool) -> _Norms:
-    """Samples lie along the first axis, which functions that treat entries together may know nothing of."""
-    if not elementwise or g.ndim < 2 or g.numel() == 0:
-        return _Norms(torch.linalg.vector_norm(g).item(), None, 0.0, 1, g.numel())
-    each = torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), dtype=_compute_dtype(g))
-    return _Norms(torch.linalg.vector_norm(each).item(), each, each.amax().item(), len(g), g.numel() // len(g))
+def _norms(g: Tensor, elementwise: bool) -> Tensor:
+    """Of the samples, which lie along the first axis; one for all where functions treat entries together."""
+    if not elementwise or g.ndim < 2:
+        return torch.linalg.vector_norm(g).reshape(1)
+    return torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), dtype=_compute_dtype(g))
 
 
 def _square(tensor: Tensor) -> float:
