@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -132,9 +132,9 @@ class Perturbation:
             least = max(square_g**0.5, _LEAST[v.dtype])
             size: float | Tensor = self.gamma * max(square_v**0.5, self.floor) / least
             size = max(size, _LEAST[v.dtype])  # 0 where the signal has become infinite: the loss will say so
-            most = self.outlier * least * (signal.numel() / max(len(norms), 1)) ** 0.5
+            most = self._longest(least, signal, norms)
             if len(norms) > 1 and most < norms.amax().item() < math.inf:
-                size = (most / norms).clamp_(max=1).mul_(size).view(-1, *[1] * (g.ndim - 1))
+                size = _shortened(size, most, norms, g.ndim)
             residual = _difference(sigma, v, g, size)
             if not self._passes(residual, square_g, mean) and not self._responds(residual, g, sigma.elementwise, mean):
                 size = size * self._multiplier(sigma, v, g, size, mean)
@@ -143,6 +143,10 @@ class Perturbation:
         except Exception as error:
             explain(error)
             raise
+
+    def _longest(self, least: Any, signal: Tensor, norms: Tensor) -> Any:
+        """The norm from which on a sample is moved less far, given the root mean square of all of them."""
+        return self.outlier * least * (signal.numel() / max(len(norms), 1)) ** 0.5
 
     # -- where the host may look at numbers ---------------------------------------------------------------------------
 
@@ -176,16 +180,15 @@ class Perturbation:
     # -- where it may not: other devices, compiled and vectorised code ------------------------------------------------
 
     def _size_on_device(self, sigma: Activation, v: Tensor, g: Tensor, mean: Mean | None) -> Tensor:
-        norms = torch.stack([torch.linalg.vector_norm(part, dtype=_compute_dtype(v)) for part in (v, g)])
-        squares = norms.square() / max(v.numel(), 1)
+        norms = _norms(g, sigma.elementwise)
+        both = torch.stack([torch.linalg.vector_norm(part, dtype=_compute_dtype(v)) for part in (v, norms)])
+        squares = both.square() / max(v.numel(), 1)
         squares = squares if mean is None else mean(squares)
         tiny = torch.finfo(v.dtype).tiny ** 0.5
         least = squares[1].sqrt().clamp(min=tiny)
         size = self.gamma * squares[0].sqrt().clamp(min=self.floor) / least
-        if sigma.elementwise and g.ndim > 1:
-            each = torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), keepdim=True, dtype=_compute_dtype(g))
-            most = self.outlier * least * (g.numel() // max(len(g), 1)) ** 0.5
-            size = size * (most / each.clamp(min=tiny)).clamp(max=1)
+        if len(norms) > 1:
+            size = _shortened(size, self._longest(least, g, norms), norms, g.ndim)
         if self.share == 0 or v.ndim == 0:
             return size
         # All sizes at once on a few samples, along the batch axis, where every kind of activation treats them alike.
@@ -263,6 +266,11 @@ def _norms(g: Tensor, elementwise: bool) -> Tensor:
     if not elementwise or g.ndim < 2:
         return torch.linalg.vector_norm(g).reshape(1)
     return torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim)), dtype=_compute_dtype(g))
+
+
+def _shortened(size: float | Tensor, most: Any, norms: Tensor, axes: int) -> Tensor:
+    """s of every sample, in the shape of a signal with so many axes; those whose norm is at most `most` keep theirs."""
+    return (most / norms).clamp_(max=1).mul(size).view(-1, *[1] * (axes - 1))
 
 
 def _square(tensor: Tensor) -> float:

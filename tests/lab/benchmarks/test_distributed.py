@@ -169,9 +169,11 @@ def test_the_race_is_judged_by_the_error_of_one_process() -> None:
     assert rows["better"]["to_target"] == 3.0 and rows["better"]["speed_up"] is None  # nothing to compare with
 
 
-def test_the_race_of_photographs_needs_their_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_race_of_photographs_needs_their_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["bench", "distributed", "--race", "cifar"]) != 0
     assert "--cifar DIR" in capsys.readouterr().err
+    assert main(["bench", "distributed", "--race", "cifar", "--cifar", str(tmp_path)]) != 0
+    assert "folders train/CLASS of image files" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

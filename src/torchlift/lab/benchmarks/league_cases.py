@@ -183,6 +183,15 @@ def _photographs(folder: Path, seed: int) -> Data:
     return Data(training, choice, load_cifar(folder, "test"))
 
 
+def cifar_classes(folder: Path, split: str) -> list[Path]:
+    """The folders of the classes, by name; refused where there are none."""
+    classes = sorted(path for path in (folder / split).glob("*") if path.is_dir())
+    if not classes:
+        expected = f"folders {split}/CLASS of image files"
+        invalid_value(f"load_cifar {folder}", expected, "none", "Unpack the archive, and name the folder around it.")
+    return classes
+
+
 def load_cifar(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     """Images (n, 3, 32, 32) in [0, 1] and labels of "train" or "test".
 
@@ -190,10 +199,7 @@ def load_cifar(folder: Path, split: str) -> tuple[Tensor, Tensor]:
         folder: of files train/CLASS/NAME and test/CLASS/NAME; classes are numbered by their names.
         split: "train" or "test".
     """
-    classes = sorted(path for path in (folder / split).glob("*") if path.is_dir())
-    if not classes:
-        expected = f"folders {split}/CLASS of image files"
-        invalid_value(f"load_cifar {folder}", expected, "none", "Unpack the archive, and name the folder around it.")
+    classes = cifar_classes(folder, split)
     images = [torch.stack(load_images(path, channels=3)) for path in classes]
     labels = [torch.full((len(batch),), number) for number, batch in enumerate(images)]
     return torch.cat(images).float() / 255, torch.cat(labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +21,8 @@ from torchlift.data import Batches, as_batches, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.lab.benchmarks.distributed.methods import pipeline
 from torchlift.lab.benchmarks.distributed.world import launch
-from torchlift.lab.benchmarks.league_cases import load_cifar
-from torchlift.lab.benchmarks.step_modules import AUTOENCODER, dense
+from torchlift.lab.benchmarks.league_cases import cifar_classes, load_cifar
+from torchlift.lab.benchmarks.step_modules import AUTOENCODER, VGG, dense
 from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over
 from torchlift.training import BackPropagation, SweepDescent, TrainMethod, Work
 from torchlift.training.starts.recording import lsuv_of_module
@@ -77,7 +77,7 @@ def mnist(epochs: float = 10.0) -> Task:
     y = train.images.flatten(1)
 
     def network() -> nn.Sequential:
-        chain = seeded([784, *[600] * 10, 10], nn.ReLU)
+        chain = seeded(partial(dense, [784, *[600] * 10, 10], nn.ReLU))
         lsuv_of_module(chain, y[:500])
         return chain
 
@@ -90,7 +90,7 @@ def autoencoder(epochs: float = 26.0) -> Task:
     """784-500-250-30-250-500-784 with tanh on the bundled digits, batch 128."""
     y, test = (load_digits(split).images.flatten(1) for split in ("train", "test"))
     y = y[: len(y) - len(y) % 128]
-    network = partial(seeded, AUTOENCODER, nn.Tanh)
+    network = partial(seeded, partial(dense, AUTOENCODER, nn.Tanh))
     return Task(network, (y, y), (test, test), SquaredError(), 128, epochs, labels=False)
 
 
@@ -100,35 +100,33 @@ def cifar(epochs: float = 2.0, *, folder: str) -> Task:
     order = torch.randperm(len(train[1]), generator=torch.Generator().manual_seed(0))  # files are sorted by class
     order = order[: len(order) - len(order) % 256]
     judges = slice(None, None, 4)  # all of them would take longer than the steps
-    return Task(_small_vgg, (train[0][order], train[1][order]), (test[0][judges], test[1][judges]), CrossEntropy(),
-                256, epochs, labels=True, target=30.0)  # fmt: skip
+    train, test = (train[0][order], train[1][order]), (test[0][judges], test[1][judges])
+    return Task(partial(seeded, _vgg), train, test, CrossEntropy(), 256, epochs, labels=True, target=30.0)
 
 
-def _small_vgg() -> nn.Sequential:
-    """The same weights whenever it is asked for."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        blocks = [
-            (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
-            for a, b in ((3, 32), (32, 64), (64, 64))
-        ]
-        return nn.Sequential(*(module for block in blocks for module in block), nn.Flatten(), nn.Linear(1024, 10))
+def _vgg() -> nn.Sequential:
+    """`VGG` as a chain, which pipelines cut."""
+    vgg = VGG()
+    pairs = zip(vgg.convs, vgg.norms, strict=True)
+    blocks = (part for conv, norm in pairs for part in (conv, norm, nn.ReLU(), nn.MaxPool2d(2)))
+    return nn.Sequential(*blocks, nn.Flatten(), vgg.head)
 
 
 def tiny(epochs: float = 1.0) -> Task:
     """Three small layers, to see that everything runs."""
     y = torch.rand(64, 6, generator=torch.Generator().manual_seed(1))
-    return Task(partial(seeded, [6, 8, 8, 6], nn.Tanh), (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
+    network = partial(seeded, partial(dense, [6, 8, 8, 6], nn.Tanh))
+    return Task(network, (y, y), (y, y), SquaredError(), 16, epochs, labels=False)
 
 
 TASKS: Mapping[str, Callable[..., Task]] = {"mnist": mnist, "autoencoder": autoencoder, "cifar": cifar, "tiny": tiny}
 
 
-def seeded(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """A chain of dense layers with torch's start, the same whenever it is asked for."""
+def seeded(build: Callable[[], nn.Sequential]) -> nn.Sequential:
+    """A chain with torch's start, the same whenever it is asked for."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        return dense(sizes, activation)
+        return build()
 
 
 # -- contestants ------------------------------------------------------------------------------------------------------
@@ -254,8 +252,11 @@ def race(
     for name in tasks:
         if name not in TASKS:
             invalid_value("bench distributed race", f"some of {', '.join(TASKS)}", repr(name))
-    if "cifar" in tasks and cifar is None:
-        invalid_value("bench distributed race cifar", "a folder of images", "none", "Give --cifar DIR.")
+    if "cifar" in tasks:
+        if cifar is None:
+            invalid_value("bench distributed race cifar", "a folder of images", "none", "Give --cifar DIR.")
+        for split in ("train", "test"):  # here, and not in processes that would say it with a traceback
+            cifar_classes(cifar, split)
     settings = {
         name: ({} if epochs is None else {"epochs": epochs}) | ({"folder": str(cifar)} if name == "cifar" else {})
         for name, epochs in tasks.items()
