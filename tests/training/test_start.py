@@ -92,6 +92,26 @@ class TestModules:
         assert [call.layer for call in calls] == ["first", "inner", "twice", "twice", None]
         assert [call.dead for call in calls][:2] == [True, True]  # nothing passes a threshold of 2
 
+    @pytest.mark.parametrize(("margin", "dead"), [(2, False), (6, True)])
+    def test_layers_in_a_loop_are_dead_only_if_every_call_is(self, margin: int, dead: bool) -> None:
+        """The first steps in time see rows that are the same in all samples, as the margins of digits are."""
+
+        class Recurrent(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                self.inner, self.hidden, self.last = nn.Linear(1, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+            def forward(self, y: Tensor) -> Tensor:
+                h = y.new_zeros(len(y), 8)
+                for row in y.split(1, dim=1):
+                    h = torch.tanh(self.inner(row) + self.hidden(h))
+                return self.last(h)
+
+        y = self.y.clone()
+        y[:, :margin] = 0
+        assert any(call.dead for call in record(Recurrent(), y)) is dead
+
     def test_lsuv_revives_them(self) -> None:
         module = Plain()
         before = {name: p.detach().clone() for name, p in module.named_parameters()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,20 +32,27 @@ class Activated(NamedTuple):
         activation: v ↦ σ(v).
         dead: whether it (nearly) ignores the input of the module.
         layer: the affine module that made v, by name; None where something else did.
+        after: the affine module that was called last before it, if there was one.
     """
 
     activation: Callable[[Tensor], Tensor]
     dead: bool
     layer: str | None
+    after: str | None
 
 
 @torch.no_grad()
 def record(module: nn.Module, y: Tensor, context: Context = None) -> list[Activated]:
-    """The activations that a forward pass in evaluation mode meets, in turn."""
+    """The activations that a forward pass in evaluation mode meets, in turn.
+
+    Where a layer is called again and again, in a loop over time for instance, it is dead only if all calls are: the
+    first rows of a digit are black.
+    """
     recorder = _Recorder()
     with affine_hooks(module, recorder.remember), in_mode(module, False), torch.random.fork_rng(devices=()), recorder:
         apply(module, y, context)
-    return recorder.activated
+    alive = {call.after for call in recorder.activated if not call.dead and recorder.calls[call.after] > 1}
+    return [call._replace(dead=call.dead and call.after not in alive) for call in recorder.activated]
 
 
 @torch.no_grad()
@@ -56,13 +64,13 @@ def lsuv_of_module(module: nn.Module, y: Tensor) -> tuple[LayerStart, ...]:
     called more than once, those before a normalisation or a sum, and the output.
     """
     activations: dict[str, Callable[[Tensor], Tensor]] = {}
-    calls: dict[str, int] = {}
-    with affine_hooks(module, lambda name, _, __: calls.update({name: calls.get(name, 0) + 1})):
+    calls: Counter[str] = Counter()
+    with affine_hooks(module, lambda name, _, __: calls.update((name,))):
         for call in record(module, y):
             if call.layer is not None:
                 activations.setdefault(call.layer, call.activation)
     names = [name for name, part in module.named_modules() if type(part) in AFFINE]
-    chosen = {name for name in names if name in activations and calls.get(name) == 1}
+    chosen = {name for name in names if name in activations and calls[name] == 1}
 
     def rescale(name: str, layer: nn.Module, output: Tensor) -> Tensor | None:
         if name not in chosen:
@@ -90,10 +98,14 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.activated: list[Activated] = []
+        self.calls: Counter[str | None] = Counter()
+        self._last: str | None = None
         self._made: list[tuple[str, Tensor]] = []  # outputs are kept, so that no address is used twice
 
     def remember(self, name: str, layer: nn.Module, output: Tensor) -> None:
         self._made.append((name, output))
+        self.calls[name] += 1
+        self._last = name
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -120,7 +132,8 @@ class _Recorder(TorchFunctionMode):
         place = v.untyped_storage().data_ptr()
         index = next((i for i, (_, t) in enumerate(self._made) if t.untyped_storage().data_ptr() == place), None)
         layer = None if index is None else self._made.pop(index)[0]
-        self.activated.append(Activated(activation, v.ndim > 1 and len(v) > 1 and is_dead(v, activation), layer))
+        dead = v.ndim > 1 and len(v) > 1 and is_dead(v, activation)
+        self.activated.append(Activated(activation, dead, layer, self._last))
 
 
 @contextmanager
