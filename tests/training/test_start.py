@@ -126,6 +126,18 @@ class TestModules:
         torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio))
         assert all(torch.equal(p, before[name]) for name, p in module.named_parameters() if "first" not in name and "inner" not in name)  # fmt: skip  # noqa: E501
 
+    def test_dead_layers_before_targets_in_dollars(self) -> None:
+        """LSUV leaves the output layer as it is: of features and targets as they come, it made a loss ten times worse
+        than that of a constant answer."""
+        spread = torch.logspace(-2, 3, 12)
+        y = torch.randn(500, 12, generator=seeded(5)) * spread + 10 * spread
+        x = 1e4 + 3e3 * torch.sin(y[:, :1] / spread[:1])
+        torch.manual_seed(1)
+        module = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        starts = tl.initialise_weights(module, (y, x))
+        loss = error(module, (y, x))
+        assert [start.way for start in starts][-1] == "matched" and loss < 5 * float(x.var())
+
     def test_agrees_with_the_chain(self) -> None:
         """For an `nn.Sequential` hooks find what the unified form finds."""
         module, y = convolutions(0.3).double(), smooth(50).double()

@@ -109,7 +109,8 @@ class Safeguard:
         constant = constant_loss(self.loss, targets, targets)
         if not found > NEARLY * constant > 0:
             return ""
-        text = f"A constant answer is nearly as good on the training data (loss {constant:.4g} against {found:.4g}): "
+        how = "nearly as good" if found <= constant / NEARLY else "better"
+        text = f"A constant answer is {how} on the training data (loss {constant:.4g} against {found:.4g}): "
         return f"{text}can outputs take the values of the targets, and do the inputs tell them?"
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -316,7 +316,11 @@ def _applied(
 ) -> tuple[LayerStart, ...] | None:
     if name == "lsuv":
         y = seen.y[:HELD_OUT]
-        return lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+        layers = lsuv(network, y) if isinstance(network, Chain) else lsuv_of_module(network, y)
+        if trial.loss is None:
+            return layers
+        output = matched_start(network, seen, trial.loss)  # LSUV leaves it as it is, and targets may be in dollars
+        return tuple(replace(layer, way="matched") if layer.layer == output else layer for layer in layers)
     if name in ("scaled", "matched"):
         assert trial.loss is not None  # or nobody knows what is far off
         layers = rescale(network, name, select_samples(trial.draw(REMEDY), slice(trial.probe)), trial.loss)
