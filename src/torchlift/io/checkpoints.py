@@ -26,8 +26,7 @@ from torch import Tensor
 
 from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.io.folders import discard, remove, replacing, sync, writing
-from torchlift.io.lock import FolderLock, hold
+from torchlift.io.folders import FolderLock, discard, hold, remove, replacing, sync, writing
 from torchlift.io.pair import write_pair
 from torchlift.io.record import refuse
 from torchlift.io.stored import Stored, open_stored

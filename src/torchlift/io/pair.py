@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from torchlift.io.folders import replacing
-from torchlift.io.record import PAIR, RECORD, refuse, write_record
+from torchlift.io.record import PAIR, RECORD, refuse, write_record, write_tensors
 from torchlift.io.stored import TENSORS, open_stored
-from torchlift.io.tensors import write_tensors
 
 
 def save_tensors(

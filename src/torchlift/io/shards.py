@@ -23,8 +23,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from torchlift.io.record import SHARDS, write_record
-from torchlift.io.tensors import write_tensors
+from torchlift.io.record import SHARDS, write_record, write_tensors
 
 Slices: TypeAlias = tuple[tuple[int, int], ...]
 """(first, stop) of each dimension."""

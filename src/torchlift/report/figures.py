@@ -10,9 +10,8 @@ import torch
 from torchlift.core.errors import invalid_type
 from torchlift.core.png import png_uri
 from torchlift.report.blocks import drawing
-from torchlift.report.images import HEAT, bar
+from torchlift.report.images import HEAT, bar, pictures
 from torchlift.report.markup import Html, data, join, tag
-from torchlift.report.pictures import pictures
 from torchlift.report.records import Blocks, Curves, Figure, HeatMap, Pictures, Series, Table
 from torchlift.report.records.text import numeric_columns, table_texts
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from torchlift.lab.benchmarks.distributed import methods, volume
 from torchlift.lab.benchmarks.distributed.fit import as_work, fitted, quiet
-from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.lab.benchmarks.distributed.methods import Size
 from torchlift.lab.benchmarks.distributed.volume import Volume
 from torchlift.lab.benchmarks.distributed.world import Contestant, interleaved, launch
 from torchlift.lab.planning import Machine, data_parallel, lifting, pipelined

@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.lab.benchmarks.distributed.methods import Size
 from torchlift.lab.planning import Machine, Passes, Work
 
 NUMBER = 4

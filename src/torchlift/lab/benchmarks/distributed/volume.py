@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchlift.lab.benchmarks.distributed.size import Size
+from torchlift.lab.benchmarks.distributed.methods import Size
 
 #: Bytes of a single-precision number, and of the double-precision ones that decisions are made of.
 NUMBER, DOUBLE = 4, 8
