@@ -26,8 +26,8 @@ from torchlift.networks import Network
 from torchlift.operators.context import select_context
 from torchlift.report.plot.training import MEASURES
 from torchlift.report.records import Curves, Figure, Pictures, Record, Series, Table
-from torchlift.report.records.checked import check_record
 from torchlift.report.records.figures import network_blocks
+from torchlift.report.records.files import check_record
 from torchlift.training import History, read_history
 
 SAMPLES = 5

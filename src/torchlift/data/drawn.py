@@ -11,8 +11,8 @@ from torch import Tensor
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batch, Batches
+from torchlift.data.passes import Stream, epoch_generator, epoch_seed, permutation
 from torchlift.data.read import read_batch
-from torchlift.data.streams import Stream, epoch_generator, epoch_seed, permutation
 from torchlift.data.tensors import batches_per_epoch, clip_size, parts, take
 
 Draw: TypeAlias = Callable[[torch.Generator], tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""Photographs from files, by Pillow (extra `images`)."""
+"""Photographs: from files, by Pillow (extra `images`), and the bundled ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from torchlift.core.errors import DataError, invalid_value, message, optional_module
 from torchlift.core.files import opened, parsing
+from torchlift.data.digits import BUNDLED
+from torchlift.data.idx import read_idx
 
 #: Endings of files that are read.
 ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
@@ -78,3 +80,31 @@ def with_channels(image: Tensor, channels: int) -> Tensor:
         return image.expand(3, -1, -1).contiguous()
     luma = torch.tensordot(torch.tensor([0.299, 0.587, 0.114]), image.float(), 1)
     return luma.round().to(torch.uint8)[None]
+
+
+NAMES = ("astronaut", "cat", "coffee")
+"""What they show, in this order."""
+
+SIDE = 256
+"""Pictures are 256 x 256 pixels."""
+
+FILE = "photographs-idx4-ubyte"
+"""Name of the bundled file, without `.gz`."""
+
+SHA256 = "49996a7c6f454f69b2c51d8b4d6765ff0ab5f5ba5807c0403ec2d6123bf0a9f9"
+"""Checksum of the decompressed file."""
+
+
+def load_photographs(*, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
+    """The bundled colour photographs (3, 3, 256, 256), values in [0, 1]: an astronaut, a cat and a cup of coffee.
+
+    The content is checked against its checksum.
+
+    Arguments:
+        dtype: Floating-point type.
+        device: Where they are put.
+    """
+    if not dtype.is_floating_point:
+        invalid_value("dtype", "a floating-point type such as torch.float32", dtype)
+    raw = read_idx(BUNDLED / f"{FILE}.gz", shape=(len(NAMES), 3, SIDE, SIDE), sha256=SHA256)
+    return raw.to(device=device, dtype=dtype).div_(255)

@@ -10,12 +10,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from torchlift.core.checks import check_size
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.data.arrays import collating
 from torchlift.data.base import Batch, Batches
-from torchlift.data.collate import collating
-from torchlift.data.passes import END, Pass, check_workers
+from torchlift.data.passes import END, Pass, Stream, check_workers, epoch_seed
 from torchlift.data.read import read_batch
 from torchlift.data.recut import recut
-from torchlift.data.streams import Stream, epoch_seed
 from torchlift.data.tensors import clip_size, parts
 
 #: Samples per batch of a stream without a length, where no size is given.

@@ -18,11 +18,10 @@ from torch.utils.data import (
 
 from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.data.arrays import collating
 from torchlift.data.base import Batch, Batches
-from torchlift.data.collate import collating
-from torchlift.data.passes import END, Pass, check_workers, generators_of, set_epoch
+from torchlift.data.passes import END, Pass, Stream, check_workers, epoch_seed, generators_of, set_epoch
 from torchlift.data.read import read_batch
-from torchlift.data.streams import Stream, epoch_seed
 
 
 class LoaderBatches(Batches):

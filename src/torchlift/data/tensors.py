@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchlift.core.checks import check_size
 from torchlift.data.base import Batch, Batches, select_samples
+from torchlift.data.passes import epoch_generator, permutation
 from torchlift.data.read import read_batch
-from torchlift.data.streams import epoch_generator, permutation
 from torchlift.operators.context import Context, map_context
 
 

@@ -18,7 +18,6 @@ from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Classical, Lifting
 from torchlift.networks import Network
 from torchlift.objective import combined, free_energy
-from torchlift.objective.clamp import clamped
 from torchlift.objective.engine import (
     ENGINES,
     Engine,
@@ -32,7 +31,7 @@ from torchlift.objective.engine import (
 from torchlift.objective.engine.general import vjp
 from torchlift.objective.initial import initialise
 from torchlift.objective.report import Report
-from torchlift.objective.zero_loss import ZeroLoss
+from torchlift.objective.zero_loss import ZeroLoss, clamped
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 

@@ -4,7 +4,7 @@ from torchlift.core.signatures import check_calls
 from torchlift.operators.base import Adjoint, Compose, Context, LinearOperator, Scaled, Sum
 from torchlift.operators.blocks import BlockOperator, BlockVector
 from torchlift.operators.blur import Blur, gaussian_kernel
-from torchlift.operators.convolution import Conv2d, ConvTranspose2d
+from torchlift.operators.convolution import Conv2d, ConvTranspose2d, filter_norm
 from torchlift.operators.dense import Dense
 from torchlift.operators.diagonal import Diagonal
 from torchlift.operators.difference import FiniteDifference
@@ -20,7 +20,6 @@ from torchlift.operators.radon import Radon
 from torchlift.operators.sampling import DownSample
 from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
-from torchlift.operators.spectrum import filter_norm
 from torchlift.operators.transforms import convolutional_dictionary, cosine_filters, dct_matrix
 
 __all__ = [

@@ -19,7 +19,7 @@ from torchlift.prox.base import (
     infinite_outside,
 )
 from torchlift.prox.elu import ELU
-from torchlift.prox.newton import solve_increasing
+from torchlift.prox.smooth import solve_increasing
 
 
 def on_simplex(u: Tensor, dim: int) -> Tensor:

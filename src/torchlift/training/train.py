@@ -29,7 +29,7 @@ from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
 from torchlift.networks import Network
-from torchlift.objective.clamp import clamped
+from torchlift.objective.zero_loss import clamped
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints
 from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration

@@ -21,7 +21,7 @@ from torchlift.functions.losses import LOSSES, CrossEntropy, Loss, SquaredError
 from torchlift.functions.regularisers import REGULARISERS, Regulariser
 from torchlift.liftings import LIFTINGS, Conventional, Lifting
 from torchlift.networks import Network
-from torchlift.objective.clamp import clamped
+from torchlift.objective.zero_loss import clamped
 from torchlift.operators.context import map_context
 from torchlift.parallel import Mesh
 from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, train

@@ -37,8 +37,8 @@ from torchlift.report.records import (
     record_markdown,
     save_record,
 )
-from torchlift.report.records.checked import check_record
 from torchlift.report.records.files import FOLDER as RECORD
+from torchlift.report.records.files import check_record
 
 OUT = Path("runs") / "reproduce"
 SETTINGS = "settings.json"

@@ -13,7 +13,7 @@ from torchlift.report.plot.curves import draw_curves
 from torchlift.report.plot.heat_map import draw_heat_map
 from torchlift.report.plot.image_rows import draw_pictures
 from torchlift.report.records import Blocks, Curves, HeatMap, Pictures
-from torchlift.report.records.checked import check_name
+from torchlift.report.records.files import check_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
