@@ -4,7 +4,6 @@ from torchlift.core.signatures import check_calls
 from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches, hold_out
 from torchlift.data.digits import Digits, load_digits
-from torchlift.data.drawn import DrawnBatches
 from torchlift.data.images import load_images, load_photographs
 from torchlift.data.iterable import IterableBatches
 from torchlift.data.loader import LoaderBatches
@@ -24,7 +23,7 @@ from torchlift.data.tasks import (
     Task,
     Tomography,
 )
-from torchlift.data.tensors import TensorBatches
+from torchlift.data.tensors import DrawnBatches, TensorBatches
 
 __all__ = [
     "TASKS",

@@ -27,9 +27,8 @@ from torch import Tensor
 from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.io.folders import FolderLock, discard, hold, remove, replacing, sync, writing
-from torchlift.io.pair import write_pair
 from torchlift.io.record import refuse
-from torchlift.io.stored import Stored, open_stored
+from torchlift.io.stored import Stored, open_stored, write_pair
 
 _NAME = re.compile(r"(\.)?(step|best)-([0-9]{8}|[1-9][0-9]{8,})(?(1)\.old)")
 _UNFINISHED = re.compile(r"\.((?:step|best)-[0-9]{8,})\.(new|old|gone)")

@@ -14,7 +14,7 @@ from torchlift.core.checks import check_instance
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import parsing
 from torchlift.core.trees import leaves
-from torchlift.io.pair import load_tensors, save_tensors
+from torchlift.io.stored import load_tensors, save_tensors
 from torchlift.io.values import (
     DTYPES,
     build_activation,

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from torchlift.core.errors import NotRepresentableError
-from torchlift.networks.contextual import scale_and_shift
 from torchlift.networks.modules import Residual
+from torchlift.networks.nonlinear import scale_and_shift
 from torchlift.networks.trace import has_hooks
 from torchlift.prox import ActivationModule
 

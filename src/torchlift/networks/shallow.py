@@ -13,8 +13,7 @@ from torchlift.core.errors import invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.feedforward import Activations, linear_module, one_each
 from torchlift.networks.form import UnifiedForm, assemble
-from torchlift.networks.learned import ActivationList
-from torchlift.networks.stacks import Layer, maps_of, stack_layers
+from torchlift.networks.stacks import ActivationList, Layer, maps_of, stack_layers
 from torchlift.operators import Context, Dense
 from torchlift.prox import ProximalActivation, ReLU
 from torchlift.prox.base import tensors_of

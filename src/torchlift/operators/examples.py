@@ -14,17 +14,14 @@ from torch.nn.functional import pad
 
 from torchlift.operators.base import Compose, Context, LinearOperator, Sum
 from torchlift.operators.blur import Blur, gaussian_kernel
-from torchlift.operators.convolution import Conv2d, ConvTranspose2d
-from torchlift.operators.dense import Dense
-from torchlift.operators.diagonal import Diagonal
+from torchlift.operators.convolution import AveragePool2d, Conv2d, ConvTranspose2d
+from torchlift.operators.dense import Dense, Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.fourier import Fourier
 from torchlift.operators.functional import Functional
-from torchlift.operators.mask import Mask
+from torchlift.operators.mask import DownSample, Mask
 from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
-from torchlift.operators.pooling import AveragePool2d
 from torchlift.operators.radon import Radon
-from torchlift.operators.sampling import DownSample
 from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
 

@@ -128,8 +128,6 @@ class ShardedProblem(TrainingProblem):
         split: how the lifted variables are divided into blocks, by the layers of the whole network.
     """
 
-    shard: MeshShard  # pyright: ignore[reportIncompatibleVariableOverride]
-
     def __init__(
         self,
         objective: Objective,
@@ -143,7 +141,8 @@ class ShardedProblem(TrainingProblem):
     ) -> None:
         stage = Stage(objective) if stage is None else stage
         super().__init__(stage.objective, stage.room(y), x, split=split, context=context)
-        self.stage, self.shard, self.whole_objective = stage, shard, objective
+        self.stage, self.whole_objective = stage, objective
+        self.shard: MeshShard = shard  # pyright: ignore[reportIncompatibleVariableOverride]
         self.inputs, self.mesh = y, shard.mesh
         self.sharing = shard.sharing("parameters")
         self.all_rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)

@@ -15,7 +15,7 @@ from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import Batches, TensorBatches
-from torchlift.data.drawn import DrawnBatches
+from torchlift.data.tensors import DrawnBatches
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.engine import Layout

@@ -7,12 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from torchlift.contrib.deepinv.package import part
+from torchlift.contrib.deepinv.operator import LinearPhysics
 from torchlift.core.checks import check_instance, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.operators import Context, LinearOperator, OperatorStack
 
-LinearPhysics = part("physics").LinearPhysics
 
 
 class OperatorPhysics(LinearPhysics):

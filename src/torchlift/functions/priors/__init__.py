@@ -19,9 +19,8 @@ Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`. Eve
 from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
-from torchlift.functions.ball import Ball
 from torchlift.functions.base import Multiple, Part, Prior, Split, Sum
-from torchlift.functions.box import Box, NonNegative
+from torchlift.functions.constraints import Ball, Box, NonNegative
 from torchlift.functions.l1 import L1
 from torchlift.functions.priors.plug_and_play import PlugAndPlay
 from torchlift.functions.priors.tikhonov import Tikhonov

@@ -9,9 +9,9 @@ from statistics import median
 import torch
 
 from torchlift.lab.benchmarks.distributed.methods import Size
+from torchlift.lab.benchmarks.distributed.volume import NUMBER
 from torchlift.lab.planning import Machine, Passes, Work
 
-NUMBER = 4
 ALONE = {"lifting": "lifted", "back-propagation": "back-propagation"}
 """The methods of one process that tell how often a step touches memory."""
 
