@@ -87,7 +87,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "strength: float=1.0) -> Point | None:",
     ): "an anchored problem has its own strength",
     (
-        "solvers/least_squares.py",
+        "solvers/conjugate_gradient.py",
         "_direct",
         "wide = rows < features",
         "wide = rows <= features",

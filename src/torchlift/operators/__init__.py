@@ -9,15 +9,20 @@ from torchlift.operators.dense import Dense, Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.examples import OPERATORS
 from torchlift.operators.fourier import Fourier
-from torchlift.operators.functional import Functional
 from torchlift.operators.mask import DownSample, Mask
 from torchlift.operators.norms import adjoint_error
-from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
 from torchlift.operators.parameters import DenseRun, OperatorStack
+from torchlift.operators.physics import Functional
 from torchlift.operators.radon import Radon
-from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
-from torchlift.operators.transforms import convolutional_dictionary, cosine_filters, dct_matrix
+from torchlift.operators.transforms import (
+    CosineTransform,
+    Separable,
+    WaveletTransform,
+    convolutional_dictionary,
+    cosine_filters,
+    dct_matrix,
+)
 
 __all__ = [
     "OPERATORS",

@@ -18,12 +18,11 @@ from torchlift.operators.convolution import AveragePool2d, Conv2d, ConvTranspose
 from torchlift.operators.dense import Dense, Diagonal
 from torchlift.operators.difference import FiniteDifference
 from torchlift.operators.fourier import Fourier
-from torchlift.operators.functional import Functional
 from torchlift.operators.mask import DownSample, Mask
-from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
+from torchlift.operators.physics import Functional
 from torchlift.operators.radon import Radon
-from torchlift.operators.separable import Separable
 from torchlift.operators.shapes import Identity, Reshape, Zero
+from torchlift.operators.transforms import CosineTransform, Separable, WaveletTransform
 
 
 class Example(NamedTuple):

@@ -26,10 +26,9 @@ from torchlift.objective.problem import (
 )
 from torchlift.objective.stage import Stage
 from torchlift.operators import Context, Dense
-from torchlift.parallel.batches import ShardedBatches
 from torchlift.parallel.checkpoints import sharded_cache, sharded_latents, sharded_parameters
 from torchlift.parallel.mesh import Mesh
-from torchlift.parallel.shard import MeshShard, MeshSharing
+from torchlift.parallel.shard import MeshShard, MeshSharing, ShardedBatches
 from torchlift.parallel.stage import stage_of
 
 T = TypeVar("T")

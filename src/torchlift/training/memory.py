@@ -21,8 +21,7 @@ from torchlift.objective.batches import lasting_indices
 from torchlift.objective.engine import Layout
 from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
-from torchlift.training.checked import CheckedBatches
-from torchlift.training.modules import like
+from torchlift.training.modules import CheckedBatches, like
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.plan import PlannedPhase
 from torchlift.training.small_run import FEW, SmallRun, state_shapes

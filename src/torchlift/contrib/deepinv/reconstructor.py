@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchlift.contrib.deepinv.operator import LinearPhysics
 from torchlift.contrib.deepinv.package import part
+from torchlift.contrib.deepinv.physics import LinearPhysics
 from torchlift.core.checks import Shape, check_instance, check_shape, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.networks import Network

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchlift.core.errors import invalid_value
+from torchlift.report.plot.image_rows import _LETTER, _LINE
 from torchlift.report.plot.curves import draw_curves
 from torchlift.report.plot.style import plain
 from torchlift.report.records import Curves, Series
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 _FEW = 3
 """Rows of at most so many images become columns."""
 
-_WIDEST, _LETTER, _LINE = 11.0, 0.078, 0.17
-"""Inches of a figure of many columns, a letter, a line of a name."""
+_BROAD = 11.0
+"""Inches of a figure of many columns."""
 
 
 def pictures(rows: Mapping[str, Tensor]) -> Figure:
@@ -54,7 +55,7 @@ def _columns(columns: Mapping[str, Tensor], lines: int) -> Figure:
     """Names from left to right, images from top to bottom."""
     from matplotlib.figure import Figure
 
-    wide = min(2.2, _WIDEST / len(columns))
+    wide = min(2.2, _BROAD / len(columns))
     height, width = next(iter(columns.values())).shape[-2:]
     names = [textwrap.wrap(name, max(int(wide / _LETTER), 8)) for name in columns]
     above = 0.1 + _LINE * max(map(len, names))

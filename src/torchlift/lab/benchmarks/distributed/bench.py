@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 
 from torchlift.lab.benchmarks import measure
-from torchlift.lab.benchmarks.distributed import methods, volume
-from torchlift.lab.benchmarks.distributed.fit import as_work, fitted, quiet
+from torchlift.lab.benchmarks.distributed import fit, methods
+from torchlift.lab.benchmarks.distributed.fit import Volume, as_work, fitted, quiet
 from torchlift.lab.benchmarks.distributed.methods import Size
-from torchlift.lab.benchmarks.distributed.volume import Volume
 from torchlift.lab.planning import Machine, data_parallel, lifting, pipelined
 from torchlift.parallel import Mesh, as_mesh
 
@@ -185,10 +184,10 @@ def _measure(sizes: str, effort: str) -> str:
         for _ in range(2 * chosen.processes):  # until every stage has work
             late()
         expected = {
-            "lifted, layers": (jacobi["lifted, layers"], layers, volume.jacobi(size, 1, chosen.processes)),
-            "lifted, data": (jacobi["lifted, data"], data, volume.jacobi(size, chosen.processes, 1)),
-            "sweeps, data": (swept, data, volume.sweeps(size, chosen.processes)),
-            "late sweeps, layers": (late, layers, volume.late_sweeps(size, chosen.processes)),
+            "lifted, layers": (jacobi["lifted, layers"], layers, fit.jacobi_volume(size, 1, chosen.processes)),
+            "lifted, data": (jacobi["lifted, data"], data, fit.jacobi_volume(size, chosen.processes, 1)),
+            "sweeps, data": (swept, data, fit.sweeps_volume(size, chosen.processes)),
+            "late sweeps, layers": (late, layers, fit.late_sweeps_volume(size, chosen.processes)),
         }
         counted = {name: _counted(call, mesh) for name, (call, mesh, _) in expected.items()}
         field = {
