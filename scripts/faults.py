@@ -18,12 +18,12 @@ _MASKED = "the value is +∞ and its slope 0 wherever the clamp acts"
 
 #: Mutants that compute the same, as (file, function, statement before, statement after): why.
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0, 2)"): _MASKED,
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(-1, 1)"): _MASKED,
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1, 2)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-2, 1)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0, 2)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(-1, 1)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1, 2)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-2, 1)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1)"): _MASKED,
     (
         "liftings/bregman.py",
         "Bregman.value",

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
 from torchlift.liftings.base import Lifting, weighted
-from torchlift.liftings.bregman import Bregman
+from torchlift.liftings.bregman import Bregman, Fenchel
 from torchlift.liftings.classical import MACQP, Classical, Contrastive
 from torchlift.liftings.conventional import Conventional
-from torchlift.liftings.fenchel import Fenchel
 
 #: Every lifting by name. A new one adds its line here and inherits all contract tests.
 LIFTINGS: dict[str, type[Lifting]] = {

@@ -29,7 +29,7 @@ from torchlift.objective.engine import (
     Want,
 )
 from torchlift.objective.engine.general import vjp
-from torchlift.objective.initial import initialise
+from torchlift.objective.latent_cache import initialise
 from torchlift.objective.report import Report
 from torchlift.objective.zero_loss import ZeroLoss, clamped
 from torchlift.operators import Context
@@ -103,7 +103,7 @@ class Objective:
     ) -> States:
         """Lifted variables for a batch: "forward" (the network's own), "input" (y in every layer) or "random".
 
-        See `torchlift.objective.initial.initialise` for what happens where widths differ.
+        See `torchlift.objective.latent_cache.initialise` for what happens where widths differ.
         """
         self._check_input(y)
         free_u = self.coupling is not None

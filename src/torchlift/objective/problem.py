@@ -17,8 +17,8 @@ from torchlift.networks import Network
 from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, state_bound
 from torchlift.objective.coordinates import Coordinates
 from torchlift.objective.engine import States, Want
+from torchlift.objective.fit import can_minimise
 from torchlift.objective.objective import Objective
-from torchlift.objective.parameters import can_minimise
 from torchlift.objective.report import Report
 from torchlift.objective.stage import Stage
 from torchlift.operators import Context

@@ -3,20 +3,17 @@
 from torchlift.core.signatures import check_calls
 from torchlift.operators.base import Adjoint, Compose, Context, LinearOperator, Scaled, Sum
 from torchlift.operators.blocks import BlockOperator, BlockVector
-from torchlift.operators.blur import Blur, gaussian_kernel
 from torchlift.operators.convolution import AveragePool2d, Conv2d, ConvTranspose2d, filter_norm
-from torchlift.operators.dense import Dense, Diagonal
 from torchlift.operators.difference import FiniteDifference
+from torchlift.operators.elementary import Dense, Diagonal, Identity, Reshape, Zero
 from torchlift.operators.examples import OPERATORS
-from torchlift.operators.fourier import Fourier
-from torchlift.operators.mask import DownSample, Mask
+from torchlift.operators.imaging import Blur, DownSample, Mask, Radon, gaussian_kernel
 from torchlift.operators.norms import adjoint_error
 from torchlift.operators.parameters import DenseRun, OperatorStack
 from torchlift.operators.physics import Functional
-from torchlift.operators.radon import Radon
-from torchlift.operators.shapes import Identity, Reshape, Zero
 from torchlift.operators.transforms import (
     CosineTransform,
+    Fourier,
     Separable,
     WaveletTransform,
     convolutional_dictionary,

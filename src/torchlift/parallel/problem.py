@@ -16,7 +16,7 @@ from torchlift.io import ShardedTensor
 from torchlift.objective import Objective, Report, TrainingBatches, TrainingProblem
 from torchlift.objective.engine import Layout, States
 from torchlift.objective.error_problem import problem_class
-from torchlift.objective.initial import coupled, initialise
+from torchlift.objective.latent_cache import coupled, initialise
 from torchlift.objective.problem import (
     NetworkParameters,
     Split,

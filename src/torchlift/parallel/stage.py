@@ -16,8 +16,8 @@ from torchlift.networks import Chain
 from torchlift.objective import Objective
 from torchlift.objective.bounds import squared_norm, with_ones
 from torchlift.objective.engine import Setting, StackedEngine, States
-from torchlift.objective.initial import initialise
-from torchlift.objective.parameters import minimise_layers
+from torchlift.objective.fit import minimise_layers
+from torchlift.objective.latent_cache import initialise
 from torchlift.objective.stage import Stage
 from torchlift.objective.zero_loss import ZeroLoss
 from torchlift.operators import Context

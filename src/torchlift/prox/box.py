@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.prox.base import GroupwiseActivation, ProximalActivation, check_dim, check_step, indicator
-from torchlift.prox.norm import group_norm
+from torchlift.prox.base import GroupwiseActivation, ProximalActivation, check_dim, check_step, group_norm, indicator
 
 
 @dataclass(frozen=True, eq=False)
