@@ -10,18 +10,8 @@ from torch import Tensor
 
 from torchlift.core.checks import check_instance, check_size
 from torchlift.prox import ProximalActivation, as_activation
-from torchlift.testing.report import (
-    Check,
-    NotApplicable,
-    Report,
-    at_most,
-    close,
-    finite,
-    is_prox,
-    refuses,
-    report,
-    require,
-)
+from torchlift.testing.compare import at_most, close, finite, is_prox, refuses, require
+from torchlift.testing.report import Check, NotApplicable, Report, report
 
 STEPS = (1e-3, 0.3, 1.0, 3.0, 100.0)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -12,18 +12,8 @@ from torch import Tensor
 from torchlift.core.checks import Shape, check_instance, check_size
 from torchlift.functions import Function, Prior
 from torchlift.operators import LinearOperator, adjoint_error
-from torchlift.testing.report import (
-    Check,
-    NotApplicable,
-    Report,
-    at_most,
-    close,
-    finite,
-    is_prox,
-    refuses,
-    report,
-    require,
-)
+from torchlift.testing.compare import at_most, close, finite, is_prox, refuses, require
+from torchlift.testing.report import Check, NotApplicable, Report, report
 
 B = 5
 STEPS = (1e-3, 0.3, 1.0, 3.0, 100.0)

@@ -16,18 +16,8 @@ from torchlift.core.errors import invalid_value
 from torchlift.liftings import Lifting
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 from torchlift.testing.activations import squared, values
-from torchlift.testing.report import (
-    Check,
-    NotApplicable,
-    Report,
-    at_most,
-    close,
-    finite,
-    is_prox,
-    refuses,
-    report,
-    require,
-)
+from torchlift.testing.compare import at_most, close, finite, is_prox, refuses, require
+from torchlift.testing.report import Check, NotApplicable, Report, report
 
 WEIGHTS = (1.0, 0.3, 7.0)
 #: Steps of prox_z.

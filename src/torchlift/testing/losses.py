@@ -8,8 +8,9 @@ from torch import Tensor
 from torchlift.core.checks import check_instance, check_size
 from torchlift.functions.losses import Loss
 from torchlift.testing import functions
+from torchlift.testing.compare import close, refuses, require
 from torchlift.testing.functions import ON_ITSELF, ON_VALUES, SCALES, B, normal
-from torchlift.testing.report import Check, Report, close, refuses, report, require
+from torchlift.testing.report import Check, Report, report
 
 C = 4
 

@@ -13,7 +13,8 @@ from torchlift.core.errors import invalid_value
 from torchlift.networks import MLP, Network, Perceptron
 from torchlift.operators import Context
 from torchlift.operators.context import context_batch, map_context, select_context
-from torchlift.testing.report import Check, NotApplicable, Report, at_most, close, report, require
+from torchlift.testing.compare import at_most, close, require
+from torchlift.testing.report import Check, NotApplicable, Report, report
 
 BATCH = 3
 #: Entries of W up to which promises about dense matrices are tried.

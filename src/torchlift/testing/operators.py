@@ -13,7 +13,8 @@ from torchlift.core.checks import Shape, check_instance
 from torchlift.core.errors import InvalidValueError
 from torchlift.operators import Context, LinearOperator, adjoint_error
 from torchlift.operators.context import context_batch, map_context, select_context
-from torchlift.testing.report import Check, NotApplicable, Report, at_most, close, refuses, report, require
+from torchlift.testing.compare import at_most, close, refuses, require
+from torchlift.testing.report import Check, NotApplicable, Report, report
 
 BATCH = 2
 #: Entries of a matrix up to which promises about it are tried.

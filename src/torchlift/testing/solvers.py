@@ -13,7 +13,8 @@ from torchlift.core.solution import Result
 from torchlift.core.tensors import Point, as_point
 from torchlift.solvers import Solver, State, Stopping, solve, state_from_parts, state_to_parts
 from torchlift.solvers.drive import Start
-from torchlift.testing.report import Check, Report, close, refuses, report, require
+from torchlift.testing.compare import close, refuses, require
+from torchlift.testing.report import Check, Report, report
 
 BEFORE, AFTER = 4, 12
 #: Steps after which the optimality residual must be a small part of the first one.
