@@ -1,7 +1,7 @@
 """The checkpoints of one run: the last few, and the best.
 
     folder/
-      step-00000110/   a pair of files (see `pair.py`), or a file of each process (see `shards.py`)
+      step-00000110/   a pair of files, or a file of each process (see `stored.py`)
       step-00000120/
       best-00000090/   the same files as its step had; removed when a newer best is there
       .lock            held by the process that saves

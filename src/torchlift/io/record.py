@@ -27,7 +27,7 @@ from torchlift.io.folders import present, reason, sync
 RECORD = "record.json"
 
 PAIR, SHARDS = 1, 2
-"""Formats: one file of tensors (see `pair.py`), or one of each process (see `shards.py`)."""
+"""Formats: one file of tensors, or one of each process; see `stored.py`."""
 
 MAX_RECORD = 1 << 26
 """Largest `record.json` that is written or read: 64 MiB."""

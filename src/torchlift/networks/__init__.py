@@ -4,11 +4,10 @@ from torchlift.core.signatures import check_calls
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
 from torchlift.networks.denoisers import DDFB, FirmDenoiser, ScCP
-from torchlift.networks.feedforward import MLP, Perceptron, ResNet, Shallow
+from torchlift.networks.feedforward import MLP, Linear, Perceptron, ResNet, Shallow
 from torchlift.networks.form import ForwardStates, FusedRow, UnifiedForm, assemble
 from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.lifting import lift
-from torchlift.networks.linear import Linear
 from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
 from torchlift.networks.unrolled_algorithms import LISTA, PrimalDual
 

@@ -1,4 +1,4 @@
-"""Perceptron, MLP and ResNet, chains whose modules are built here, and shallow networks of blocks side by side."""
+"""Perceptron, MLP, ResNet and a linear map, and shallow networks of blocks side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchlift.networks.chain import Chain
 from torchlift.networks.form import UnifiedForm, assemble
 from torchlift.networks.modules import Residual, RungeKutta, Tableau, as_tableau
 from torchlift.networks.stacks import ActivationList, Layer, maps_of, stack_layers
-from torchlift.operators import Context, Dense
+from torchlift.operators import Context, Dense, LinearOperator
 from torchlift.prox import ProximalActivation, ReLU, as_activation
 from torchlift.prox.base import tensors_of
 
@@ -259,3 +259,18 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     if bias is not None:
         module.bias = nn.Parameter(bias.detach().clone())
     return module
+
+
+class Linear(Network):
+    """N(x) = H x, with which `invert` solves linear inverse problems.
+
+    Arguments:
+        H: image → measurement.
+    """
+
+    def __init__(self, H: LinearOperator) -> None:
+        super().__init__(H.in_shape, H.out_shape)
+        self.H = H
+
+    def operators(self) -> UnifiedForm:
+        return assemble(self.in_shape, {}, [], [], {0: self.H})

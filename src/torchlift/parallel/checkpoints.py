@@ -14,7 +14,7 @@ from torch import Tensor
 from torchlift.core.errors import DataError, invalid_value
 from torchlift.io import Checkpoint, Checkpoints, LocalShard, ShardedTensor, Stored, write_index, write_shard
 from torchlift.io.folders import hidden, writing
-from torchlift.io.shards import everywhere
+from torchlift.io.stored import everywhere
 from torchlift.objective.stage import Stage
 from torchlift.parallel.agreement import on_all
 from torchlift.parallel.mesh import Mesh
@@ -104,7 +104,7 @@ def open_checkpoints(folder: Path, mesh: Mesh, *, keep: int = 2) -> Checkpoints:
 
 
 class ShardedCheckpoints(Checkpoints):
-    """Checkpoints of which each process writes what it holds and reads what it needs (see `io/shards.py`).
+    """Checkpoints of which each process writes what it holds and reads what it needs (see `io/stored.py`).
 
     Arguments:
         folder: one that all processes see and may write to.

@@ -29,14 +29,12 @@ from torchlift.prox.base import (
 )
 from torchlift.prox.box import Box, Hardtanh, L2Ball, ReLU6
 from torchlift.prox.convert import ACTIVATIONS, as_activation
-from torchlift.prox.elu import CELU, ELU
-from torchlift.prox.identity import Identity
-from torchlift.prox.relu import LeakyReLU, PReLU, ReLU
+from torchlift.prox.relu import Identity, LeakyReLU, PReLU, ReLU
 from torchlift.prox.saturating import ISRU, Arctan, Sigmoid, Softsign, Tanh
 from torchlift.prox.simplex import Simplex, Softmax
 from torchlift.prox.smooth import SmoothActivation
+from torchlift.prox.smooth_rectifiers import CELU, ELU, Softplus, Squareplus
 from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
-from torchlift.prox.softplus import Softplus, Squareplus
 
 __all__ = [
     "ACTIVATIONS",

@@ -12,13 +12,11 @@ from torch.nn import functional as F
 from torchlift.core.errors import InvalidValueError, NotProximalError, did_you_mean, invalid_type, invalid_value
 from torchlift.prox.base import ActivationModule, ProximalActivation
 from torchlift.prox.box import Box, Hardtanh, L2Ball, ReLU6
-from torchlift.prox.elu import CELU, ELU
-from torchlift.prox.identity import Identity
-from torchlift.prox.relu import LeakyReLU, ReLU
+from torchlift.prox.relu import Identity, LeakyReLU, ReLU
 from torchlift.prox.saturating import ISRU, Arctan, Sigmoid, Softsign, Tanh
 from torchlift.prox.simplex import Simplex, Softmax
+from torchlift.prox.smooth_rectifiers import CELU, ELU, Softplus, Squareplus
 from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
-from torchlift.prox.softplus import Softplus, Squareplus
 
 #: Every built-in activation by name. A new one adds its line here and inherits all contract tests.
 ACTIVATIONS: dict[str, type[ProximalActivation]] = {

@@ -1,4 +1,4 @@
-"""Rectifiers: ReLU and its leaky relatives, with a given slope and with learned ones."""
+"""Piecewise linear: the identity, ReLU and its leaky relatives, with a given slope and with learned ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,35 @@ from torch.nn import functional as F
 from torchlift.core.checks import check_interval, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.prox.base import ProximalActivation, check_step, describe, indicator
+
+
+@dataclass(frozen=True)
+class Identity(ProximalActivation):
+    """No activation at all.
+
+    σ(v)  = v
+    Ψ(u)  = 0
+    Φ*(v) = ½v²
+    """
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return v
+
+    def apply_(self, v: Tensor) -> Tensor:
+        return v
+
+    def psi(self, u: Tensor) -> Tensor:
+        return torch.zeros_like(u)
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        check_step(step, u)
+        return u
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return 0.5 * v.square()
+
+    def to_module(self) -> nn.Module:
+        return nn.Identity()
 
 
 @dataclass(frozen=True)
