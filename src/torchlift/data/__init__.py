@@ -5,8 +5,7 @@ from torchlift.data.base import Batch, Batches
 from torchlift.data.convert import Data, as_batches, hold_out
 from torchlift.data.digits import Digits, load_digits
 from torchlift.data.images import load_images, load_photographs, random_phantoms, shepp_logan
-from torchlift.data.iterable import IterableBatches
-from torchlift.data.loader import LoaderBatches
+from torchlift.data.loader import IterableBatches, LoaderBatches
 from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
 from torchlift.data.patches import Patches, apply_in_tiles, tiles

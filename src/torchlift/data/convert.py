@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from torchlift.core.checks import check_number, check_size
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batches
-from torchlift.data.iterable import IterableBatches, stream_loader
-from torchlift.data.loader import LoaderBatches, check_map_style
+from torchlift.data.loader import IterableBatches, LoaderBatches, check_map_style, stream_loader
 from torchlift.data.passes import permutation
 from torchlift.data.read import read_batch, split
 from torchlift.data.tensors import Draw, DrawnBatches, TensorBatches, clip_size, take

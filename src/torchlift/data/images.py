@@ -1,4 +1,8 @@
-"""Images: photographs from files, by Pillow (extra `images`), the bundled ones, and phantoms."""
+"""Images: photographs from files, by Pillow (extra `images`), the bundled ones, and phantoms.
+
+The bundled photographs, three small colour pictures in the public domain or CC0, need no network. They are built by
+`scripts/build_photographs.py`; see `files/LICENCE-DATA.md` for their origin.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Recorded calls that are not affine: proximal activations, maps that are linear at a context, and any others."""
+"""Recorded calls that are not affine: proximal activations, maps that are linear at a context, and any others.
+
+Max-pooling and norms have a context (the positions of the maxima; one over the standard deviation) that their forward
+pass computes anew, and a function that is linear at this context.
+"""
 
 from __future__ import annotations
 

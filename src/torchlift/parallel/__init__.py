@@ -20,10 +20,9 @@ from torchlift.parallel.agreement import (
 from torchlift.parallel.checkpoints import ShardedCheckpoints, load_sharded, open_checkpoints
 from torchlift.parallel.mail import LateSum, Mail, MeshMail
 from torchlift.parallel.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
-from torchlift.parallel.partition import ModuleRange, cut_sequential
+from torchlift.parallel.partition import LayerStage, ModuleRange, cut_sequential, stage_of
 from torchlift.parallel.problem import ShardedProblem, ShardedTrainingBatches, training_batches, training_problem
 from torchlift.parallel.shard import MeshShard, MeshSharing, ShardedBatches, shard_batches, shard_of, split_evenly
-from torchlift.parallel.stage import LayerStage, stage_of
 
 __all__ = [
     "AXES",

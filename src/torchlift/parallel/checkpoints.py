@@ -18,8 +18,8 @@ from torchlift.io.stored import everywhere
 from torchlift.objective.stage import Stage
 from torchlift.parallel.agreement import on_all
 from torchlift.parallel.mesh import Mesh
+from torchlift.parallel.partition import LayerStage
 from torchlift.parallel.shard import MeshShard, split_evenly
-from torchlift.parallel.stage import LayerStage
 
 
 def sharded_parameters(tensors: Sequence[Tensor], mesh: Mesh, stage: Stage) -> dict[str, ShardedTensor]:

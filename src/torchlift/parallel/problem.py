@@ -28,8 +28,8 @@ from torchlift.objective.stage import Stage
 from torchlift.operators import Context, Dense
 from torchlift.parallel.checkpoints import sharded_cache, sharded_latents, sharded_parameters
 from torchlift.parallel.mesh import Mesh
+from torchlift.parallel.partition import stage_of
 from torchlift.parallel.shard import MeshShard, MeshSharing, ShardedBatches
-from torchlift.parallel.stage import stage_of
 
 T = TypeVar("T")
 
