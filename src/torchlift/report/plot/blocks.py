@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from torchlift.core.errors import invalid_type
-from torchlift.report.plot.style import NARROW, SMALL, TEXT, TITLE, along, heading, number, plain, tidy
+from torchlift.report.plot.curves import NARROW, SMALL, TEXT, TITLE, along, heading, number, plain, tidy
 from torchlift.report.records import Blocks, Grid, HeatMap, network_blocks
 from torchlift.report.records.figures import borders
 

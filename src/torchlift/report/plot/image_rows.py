@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchlift.core.errors import invalid_value
-from torchlift.report.plot.curves import draw_curves
-from torchlift.report.plot.style import SMALL, TEXT, TITLE, plain
+from torchlift.report.plot.curves import SMALL, TEXT, TITLE, draw_curves, plain
 from torchlift.report.records import Curves, Pictures, Series
 
 if TYPE_CHECKING:
