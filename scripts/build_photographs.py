@@ -19,7 +19,8 @@ from PIL import Image
 from torch import Tensor
 
 from build_digits import write_idx
-from torchlift.data import digits, photographs
+from torchlift.data import digits
+from torchlift.data import images as photographs
 
 #: File and square (left, top, right, bottom) of each bundled picture.
 BUNDLED = {

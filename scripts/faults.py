@@ -18,12 +18,12 @@ _MASKED = "the value is +∞ and its slope 0 wherever the clamp acts"
 
 #: Mutants that compute the same, as (file, function, statement before, statement after): why.
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0, 2)"): _MASKED,
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(-1, 1)"): _MASKED,
-    ("liftings/fenchel.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1, 2)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-2, 1)"): _MASKED,
-    ("liftings/fenchel.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0, 2)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(-1, 1)"): _MASKED,
+    ("liftings/bregman.py", "sigmoid", "c = z.clamp(0, 1)", "c = z.clamp(0)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1, 2)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-2, 1)"): _MASKED,
+    ("liftings/bregman.py", "tanh", "c = z.clamp(-1, 1)", "c = z.clamp(-1)"): _MASKED,
     (
         "liftings/bregman.py",
         "Bregman.value",
@@ -31,13 +31,13 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "if torch.compiler.is_compiling() or not bool((psi.sum() - least.sum()).isfinite()):",
     ): "neither sum is −∞, so sum and difference are finite for the same arguments",
     (
-        "prox/elu.py",
+        "prox/smooth_rectifiers.py",
         "ExponentialUnit.conjugate",
         "negative = v.clamp(max=0)",
         "negative = v.clamp(max=1)",
     ): "`where` takes the other branch for v > 0",
     (
-        "prox/elu.py",
+        "prox/smooth_rectifiers.py",
         "ExponentialUnit.conjugate",
         "return torch.where(v > 0, 0.5 * v.square(), saturating)",
         "return torch.where(v >= 0, 0.5 * v.square(), saturating)",
@@ -55,7 +55,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "start = u - torch.zeros_like(step) if isinstance(step, Tensor) else u",
     ): "the zeros only give the start its shape",
     (
-        "prox/softplus.py",
+        "prox/smooth_rectifiers.py",
         "Softplus.conjugate",
         "positive = _ZETA_2 + 0.5 * x * x + debye(F.logsigmoid(x.clamp(min=0)))",
         "positive = _ZETA_2 + 0.5 * x * x + debye(F.logsigmoid(x.clamp(min=-1)))",
@@ -87,7 +87,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "strength: float=1.0) -> Point | None:",
     ): "an anchored problem has its own strength",
     (
-        "solvers/least_squares.py",
+        "solvers/conjugate_gradient.py",
         "_direct",
         "wide = rows < features",
         "wide = rows <= features",

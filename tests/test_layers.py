@@ -195,9 +195,9 @@ BAD = {
     "a name of the front door": ("data/noise.py", "from torchlift import ReLU"),
     "relative": ("liftings/huber.py", "from ..networks.mlp import MLP"),
     "relative to the package": ("liftings/huber.py", "from .. import networks"),
-    "inside a function": ("operators/dense.py", "def f():\n    from torchlift.solvers import ADMM"),
+    "inside a function": ("operators/elementary.py", "def f():\n    from torchlift.solvers import ADMM"),
     "for types only": (
-        "operators/dense.py",
+        "operators/elementary.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torchlift.objective import Objective",
     ),
     "report sees more than core": ("report/table.py", "from torchlift.training import train"),

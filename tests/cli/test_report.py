@@ -130,12 +130,12 @@ def test_a_training_is_shown(trained: Path, capsys: Capture, tmp_path: Path) -> 
 
 def test_images_of_a_training_are_those_that_it_was_judged_by(trained: Path) -> None:
     """The PSNR below the images is that of the run: the mean over all ten validation images."""
-    from torchlift.cli import report_train
+    from torchlift.cli import report_runs
 
     settings, (found,) = json.loads((trained / "train.json").read_text(encoding="utf-8")), find_runs([trained])[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_train, "SHOWN", 10)
-        images = report_train.training_record(found.folder).figures[4]
+        patch.setattr(report_runs, "SAMPLES", 10)
+        images = report_runs.training_record(found.folder).figures[4]
     assert isinstance(images, Pictures)
     for row, name in (("input", "input"), ("network", "best")):
         errors = ((images.rows[row] - images.rows["truth"]) ** 2).flatten(1).mean(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from contracts.kept import assert_all_kept
 from torchlift.core.errors import InvalidValueError
 from torchlift.liftings import LIFTINGS, Bregman, Classical, Contrastive, Fenchel, Lifting
-from torchlift.liftings.fenchel import WRITTEN
+from torchlift.liftings.bregman import WRITTEN
 from torchlift.prox import ACTIVATIONS, ProximalActivation
 from torchlift.testing.activations import squared
 from torchlift.testing.liftings import HARD, ON_ITSELF, ON_VALUES, inside, normal, rounding

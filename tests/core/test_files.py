@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from torchlift.core.checks import check_choice
-from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import InvalidTypeError, InvalidValueError, did_you_mean
-from torchlift.core.files import replacing_file, write_file
+from torchlift.core.files import decode, encode, replacing_file, write_file
 
 
 def _write_half(path: Path) -> None:

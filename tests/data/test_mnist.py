@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from torchlift.core.errors import DataError, InvalidValueError
-from torchlift.data import download, load_mnist, mnist
+from torchlift.data import load_mnist, mnist
 from torchlift.data.digits import SplitFiles
 
 COUNT = 4
@@ -154,7 +154,7 @@ def test_download_takes_no_longer_than_its_deadline(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mnist, "MIRRORS", (f"{server}/good/",))
-    monkeypatch.setattr(download, "DEADLINE", -1.0)
+    monkeypatch.setattr(mnist, "DEADLINE", -1.0)
     with pytest.raises(DataError, match="within"):
         load_mnist("test", path=tmp_path, download=True)
 

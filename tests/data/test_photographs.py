@@ -8,7 +8,7 @@ import torch
 from torchlift.core.errors import InvalidValueError
 from torchlift.data import load_photographs
 from torchlift.data.digits import BUNDLED
-from torchlift.data.photographs import FILE, NAMES
+from torchlift.data.images import FILE, NAMES
 
 
 def test_shapes_range_and_dtype() -> None:

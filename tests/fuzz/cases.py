@@ -33,7 +33,7 @@ from torchlift.io import (
     write_index,
     write_shard,
 )
-from torchlift.io.shards import LocalShard, ShardedTensor
+from torchlift.io.stored import LocalShard, ShardedTensor
 from torchlift.lab.reproduction import EXPERIMENTS
 from torchlift.lab.reproduction.run import check_folder
 from torchlift.networks import DDFB, LISTA, MLP, PrimalDual, ResNet, Shallow, lift

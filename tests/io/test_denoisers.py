@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import torchlift as tl
-from torchlift.io import denoisers
+from torchlift.io import models
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def images() -> Tensor:
 def test_noise_of_several_strengths_is_removed(certified: bool, images: Tensor) -> None:
     denoiser = tl.io.load_denoiser(certified=certified)
     for strength, gain in ((0.4, 2.5), (1.0, 4.5), (2.0, 5.0)):
-        noise = strength * denoisers.NOISE * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+        noise = strength * models.NOISE * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             clean = denoiser.prox(images + noise, torch.tensor(strength))
         before, after = (float(tl.data.psnr(x, images).mean()) for x in (images + noise, clean))
@@ -37,5 +37,5 @@ def test_the_certified_one_is_firmly_nonexpansive(images: Tensor) -> None:
 
 
 def test_files_are_small() -> None:
-    for folder in (Path(denoisers.__file__).parent / "files").iterdir():
+    for folder in (Path(models.__file__).parent / "files").iterdir():
         assert sum(file.stat().st_size for file in folder.iterdir()) <= 200_000

@@ -17,10 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import DataError, InvalidTypeError, InvalidValueError, TorchliftError
+from torchlift.core.files import decode, encode
 from torchlift.io import load_tensors, record, save_tensors
-from torchlift.io.tensors import FLOATS, INTEGERS
+from torchlift.io.record import FLOATS, INTEGERS
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "random": torch.arange(5, dtype=torch.uint8)}
 RECORD = {"losses": [1.5, math.nan], "name": "a"}

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from torchlift.core.errors import DataError
 from torchlift.io import Checkpoints, LocalShard, ShardedTensor, load_tensors, write_index, write_shard
-from torchlift.io.shards import Slices, everywhere
-from torchlift.io.stored import open_stored
+from torchlift.io.stored import Slices, everywhere, open_stored
 
 
 def taken(tensor: Tensor, slices: Slices) -> Tensor:

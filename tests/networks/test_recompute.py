@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torchlift as tl
 from torchlift.core.errors import InvalidValueError
 from torchlift.networks import DDFB, LISTA, FirmDenoiser, PrimalDual, ScCP
-from torchlift.networks.recompute import Iterative
+from torchlift.networks.unrolled import Iterative
 
 
 def build(kind: type[Iterative], iterations: int, side: int = 8) -> Iterative:

@@ -18,7 +18,7 @@ from parallel.meshes import mesh_of
 from torchlift.liftings import MACQP, Bregman, Classical, Fenchel, Lifting
 from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
-from torchlift.objective.parameters import minimise_parameters
+from torchlift.objective.fit import minimise_parameters
 from torchlift.objective.problem import Split
 from torchlift.parallel import LayerStage, Mesh, MeshShard, ShardedProblem, stage_of
 from torchlift.parallel.mesh import Transfer

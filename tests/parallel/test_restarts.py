@@ -20,7 +20,7 @@ from parallel.jobs import CONFIG, Job
 from torchlift.cli import main
 from torchlift.io import load_model
 from torchlift.parallel import MeshError
-from torchlift.parallel.launch import attempt
+from torchlift.parallel.agreement import attempt
 from torchlift.training import read_history
 
 #: A seed: then ranks are killed ten times, and one is stopped, which takes minutes.

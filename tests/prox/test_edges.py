@@ -10,8 +10,7 @@ from torch import Tensor
 
 from torchlift.core.errors import InvalidTypeError, InvalidValueError
 from torchlift.prox import ISRU, Box, GroupSoftThreshold, L2Ball, ProximalActivation, Simplex, Softmax, SoftThreshold
-from torchlift.prox.base import at_least_single, check_group_step
-from torchlift.prox.norm import group_norm
+from torchlift.prox.base import at_least_single, check_group_step, group_norm
 from torchlift.prox.simplex import on_simplex
 
 EPS = torch.finfo(torch.float64).eps

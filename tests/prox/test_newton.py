@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.prox import ACTIVATIONS, SmoothActivation
-from torchlift.prox.newton import ITERATIONS, solve_increasing
+from torchlift.prox.smooth import ITERATIONS, solve_increasing
 
 EPS = torch.finfo(torch.float64).eps
 

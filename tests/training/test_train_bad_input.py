@@ -21,7 +21,7 @@ from torchlift.functions.regularisers import Ridge
 from torchlift.liftings import Bregman, Contrastive
 from torchlift.solvers import LinearisedBCD
 from torchlift.training import SweepDescent
-from torchlift.training.checked import CheckedBatches
+from torchlift.training.modules import CheckedBatches
 from training.runs import called
 
 Y, X = torch.rand(40, 6), torch.rand(40, 3)

@@ -177,7 +177,7 @@ def _read(kind: type[Command], arguments: list[str], default: Command | None = N
     """tyro explains bad options in a framed box and exits; the explanation is kept, in one line."""
     import tyro
 
-    from torchlift.cli.optional import OPTIONAL
+    from torchlift.cli.command import OPTIONAL
 
     _refuse_empty(kind.name, arguments)
     program, complaint = f"torchlift {kind.name}", io.StringIO()

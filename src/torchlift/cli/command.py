@@ -1,4 +1,4 @@
-"""What every subcommand shares: collect a record, then print it or save it."""
+"""What every subcommand shares: options, a record that is collected, and then printed or saved."""
 
 from __future__ import annotations
 
@@ -6,20 +6,44 @@ import errno
 import json as json_format
 import os
 import tempfile
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 import tyro
 from rich.console import Console
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from torchlift.cli.text import printable
 from torchlift.core.errors import DataError, message, system_words
 from torchlift.core.files import read_json, unlinked, write_file
+
+_NAMES: dict[type, str] = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+
+OPTIONAL = ConstructorRegistry()
+"""For tyro.cli."""
+
+
+@OPTIONAL.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A value, or None for what is chosen elsewhere; the word None undoes what a file says."""
+    parts = [part for part in get_args(info.type) if part is not types.NoneType]
+    if get_origin(info.type) not in (Union, types.UnionType) or len(parts) != 1 or parts[0] not in _NAMES:
+        return None
+    kind: Callable[[str], Any] = parts[0]
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=_NAMES[parts[0]],
+        instance_from_str=lambda words: None if words[0] == "None" else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, parts[0]),
+        str_from_instance=lambda value: [str(value)],
+    )
+
 
 Record = dict[str, Any]
 """The result of a subcommand, made of values that JSON knows."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchlift.cli.settings.arrays import read_npy, read_safetensors
-from torchlift.cli.settings.own_code import call_named
+from torchlift.cli.settings.network import call_named
 from torchlift.core.checks import Shape
 from torchlift.core.errors import DataError, invalid_value, message, optional_module
 from torchlift.core.files import opened, parsing, write_file

@@ -15,8 +15,7 @@ from rich.console import Console
 from torchlift import report
 from torchlift.cli.command import Command, check_folder
 from torchlift.cli.command import Record as Json
-from torchlift.cli.report_invert import inversion_record
-from torchlift.cli.report_train import training_record
+from torchlift.cli.report_runs import inversion_record, training_record
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import read_bytes, write_file
 from torchlift.report.records import Record, load_record

@@ -2,18 +2,13 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.data.base import Batch, Batches
-from torchlift.data.convert import Data, as_batches
+from torchlift.data.convert import Data, as_batches, hold_out
 from torchlift.data.digits import Digits, load_digits
-from torchlift.data.drawn import DrawnBatches
-from torchlift.data.held_out import hold_out
-from torchlift.data.images import load_images
-from torchlift.data.iterable import IterableBatches
-from torchlift.data.loader import LoaderBatches
+from torchlift.data.images import load_images, load_photographs, random_phantoms, shepp_logan
+from torchlift.data.loader import IterableBatches, LoaderBatches
 from torchlift.data.metrics import psnr, ssim
 from torchlift.data.mnist import load_mnist
 from torchlift.data.patches import Patches, apply_in_tiles, tiles
-from torchlift.data.phantoms import random_phantoms, shepp_logan
-from torchlift.data.photographs import load_photographs
 from torchlift.data.scale import scale_warning
 from torchlift.data.tasks import (
     TASKS,
@@ -26,7 +21,7 @@ from torchlift.data.tasks import (
     Task,
     Tomography,
 )
-from torchlift.data.tensors import TensorBatches
+from torchlift.data.tensors import DrawnBatches, TensorBatches
 
 __all__ = [
     "TASKS",

@@ -1,19 +1,20 @@
-"""`as_batches`: numbered batches from tensors, data sets, loaders or functions."""
+"""`as_batches`: numbered batches from tensors, data sets, loaders or functions; and a share held out for validation."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from torchlift.core.errors import invalid_type
+from torchlift.core.checks import check_number, check_size
+from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.data.base import Batches
-from torchlift.data.drawn import Draw, DrawnBatches
-from torchlift.data.iterable import IterableBatches, stream_loader
-from torchlift.data.loader import LoaderBatches, check_map_style
-from torchlift.data.read import split
-from torchlift.data.tensors import TensorBatches, clip_size
+from torchlift.data.loader import IterableBatches, LoaderBatches, check_map_style, stream_loader
+from torchlift.data.passes import permutation
+from torchlift.data.read import read_batch, split
+from torchlift.data.tensors import Draw, DrawnBatches, TensorBatches, clip_size, take
 
 Data: TypeAlias = tuple[Any, ...] | Dataset[Any] | DataLoader[Any] | Draw
 
@@ -79,3 +80,36 @@ def unwrapped(data: Any) -> Any:
     if several and all(isinstance(sample, (tuple, list)) and len(sample) in (2, 3) for sample in data):
         return Subset(data, range(len(data)))  # type: ignore[arg-type]
     return data
+
+
+def hold_out(data: Data, share: float, *, seed: int = 0, like: Tensor | None = None) -> tuple[Data, Data]:
+    """Samples to train with and samples to validate with, drawn at random: always the same ones for a seed.
+
+    Arguments:
+        data: (inputs, targets), (inputs, targets, context) or a map-style data set, or a list of samples.
+        share: of the samples that is held out, between 0 and 1; at least one sample stays on either side.
+        seed: of the choice.
+        like: a parameter of the network, whose dtype arrays take.
+    """
+    if not 0 < check_number("validation", share) < 1:
+        invalid_value("validation", "data, or a share of the training data between 0 and 1", share)
+    data = unwrapped(data)
+    batch = read_batch("data", data, like) if isinstance(data, (tuple, list)) else None
+    if batch is None and (not isinstance(data, Dataset) or isinstance(data, IterableDataset)):
+        kind = "a DataLoader" if isinstance(data, DataLoader) else type(data).__name__
+        hint = "Divide it before, for example with torch.utils.data.random_split."
+        invalid_value("validation", f"data of its own beside {kind}", share, hint)
+    if batch is None:
+        check_map_style("data", data)
+    samples = len(data) if batch is None else len(batch.y)  # type: ignore[arg-type]
+    if samples < 2:
+        invalid_value("validation", "at least two samples to divide", samples)
+    held = min(max(round(share * samples), 1), samples - 1)
+    order = permutation(samples, torch.Generator().manual_seed(check_size("seed", seed, minimum=0)))
+    parts = [part.sort().values for part in (order[held:], order[:held])]  # in their own order
+    chosen: list[Any] = (
+        [Subset(data, part.tolist()) for part in parts]  # type: ignore[arg-type]
+        if batch is None
+        else [take(batch, part.to(batch.y.device), 0, samples) for part in parts]
+    )
+    return chosen[0], chosen[1]

@@ -22,16 +22,11 @@ maps, and a regulariser is a function of a parameter or a hidden variable.
 from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
-from torchlift.functions.ball import Ball
 from torchlift.functions.base import Function, Part, Prior, Split, check_step, per_sample
-from torchlift.functions.box import Box, NonNegative
-from torchlift.functions.elastic_net import ElasticNet
-from torchlift.functions.equals import Equals
-from torchlift.functions.group_norm import GroupNorm
-from torchlift.functions.l1 import L1
-from torchlift.functions.least_squares import LeastSquares
-from torchlift.functions.nuclear_norm import NuclearNorm
-from torchlift.functions.squared_norm import Ridge, SquaredDistance
+from torchlift.functions.constraints import Ball, Box, Equals, NonNegative
+from torchlift.functions.group_norm import GroupNorm, NuclearNorm
+from torchlift.functions.l1 import L1, ElasticNet
+from torchlift.functions.squared_norm import LeastSquares, Ridge, SquaredDistance
 
 #: Every function by name. A new one adds its line here and inherits all contract tests.
 FUNCTIONS: dict[str, type[Function]] = {

@@ -17,12 +17,10 @@ Every other `Function` serves as well.
 from __future__ import annotations
 
 from torchlift.functions.base import Function as Regulariser
-from torchlift.functions.box import Box as Interval
-from torchlift.functions.box import NonNegative
-from torchlift.functions.elastic_net import ElasticNet
-from torchlift.functions.group_norm import GroupNorm
-from torchlift.functions.l1 import L1
-from torchlift.functions.nuclear_norm import NuclearNorm
+from torchlift.functions.constraints import Box as Interval
+from torchlift.functions.constraints import NonNegative
+from torchlift.functions.group_norm import GroupNorm, NuclearNorm
+from torchlift.functions.l1 import L1, ElasticNet
 from torchlift.functions.squared_norm import Ridge
 from torchlift.functions.squared_norm import SquaredDistance as Decay
 

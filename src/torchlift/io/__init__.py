@@ -2,11 +2,8 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.io.checkpoints import Checkpoint, Checkpoints
-from torchlift.io.denoisers import load_denoiser
-from torchlift.io.models import load_model, save_model
-from torchlift.io.pair import load_tensors, save_tensors
-from torchlift.io.shards import LocalShard, ShardedTensor, write_index, write_shard
-from torchlift.io.stored import Stored
+from torchlift.io.models import load_denoiser, load_model, save_model
+from torchlift.io.stored import LocalShard, ShardedTensor, Stored, load_tensors, save_tensors, write_index, write_shard
 
 __all__ = [
     "Checkpoint",

@@ -1,7 +1,7 @@
 """The checkpoints of one run: the last few, and the best.
 
     folder/
-      step-00000110/   a pair of files (see `pair.py`), or a file of each process (see `shards.py`)
+      step-00000110/   a pair of files, or a file of each process (see `stored.py`)
       step-00000120/
       best-00000090/   the same files as its step had; removed when a newer best is there
       .lock            held by the process that saves
@@ -26,11 +26,9 @@ from torch import Tensor
 
 from torchlift.core.checks import check_instance, check_size
 from torchlift.core.errors import DataError, invalid_value, message
-from torchlift.io.folders import discard, remove, replacing, sync, writing
-from torchlift.io.lock import FolderLock, hold
-from torchlift.io.pair import write_pair
+from torchlift.io.folders import FolderLock, discard, hold, remove, replacing, sync, writing
 from torchlift.io.record import refuse
-from torchlift.io.stored import Stored, open_stored
+from torchlift.io.stored import Stored, open_stored, write_pair
 
 _NAME = re.compile(r"(\.)?(step|best)-([0-9]{8}|[1-9][0-9]{8,})(?(1)\.old)")
 _UNFINISHED = re.compile(r"\.((?:step|best)-[0-9]{8,})\.(new|old|gone)")

@@ -1,11 +1,11 @@
-"""Save a network, and build it again from what was saved."""
+"""Save a network, and build it again from what was saved; the bundled denoisers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,16 @@ from torchlift.core.checks import check_instance
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.files import parsing
 from torchlift.core.trees import leaves
-from torchlift.io.claims import check_claim
-from torchlift.io.modules import build_modules, check_arguments, describe_modules
-from torchlift.io.pair import load_tensors, save_tensors
+from torchlift.io.stored import load_tensors, save_tensors
 from torchlift.io.values import (
     DTYPES,
     build_activation,
+    build_modules,
     build_operator,
+    check_arguments,
+    check_claim,
     describe_activation,
+    describe_modules,
     describe_operator,
     dtype_name,
 )
@@ -186,3 +188,23 @@ def _example_context(operator: LinearOperator) -> dict[str, Tensor] | None:
     masks = [node for node in nodes if isinstance(node, Mask) and node.mask is None]
     # views of one number, which take no memory whatever the shape
     return {mask.key: torch.ones(()).expand(1, *mask.in_shape) for mask in masks} or None
+
+
+NOISE = 25 / 255
+"""Standard deviation of the noise that they were trained for."""
+
+_FOLDER = Path(__file__).parent / "files"
+
+
+def load_denoiser(*, certified: bool = False) -> DDFB | FirmDenoiser:
+    """A trained denoiser of colour photographs (B, 3, H, W) of any size, values in [0, 1].
+
+    It is trained for white noise of standard deviation 25/255; `denoiser.prox(y, s)` removes noise of s times that.
+    `tl.priors.PlugAndPlay(denoiser)` is a prior for `tl.invert`. The photographs of `tl.data.load_photographs` were
+    not used in training.
+
+    Arguments:
+        certified: a firmly nonexpansive one (`FirmDenoiser`), with which plug-and-play methods without momentum
+            converge, instead of the one that denoises best (`DDFB`).
+    """
+    return cast("DDFB | FirmDenoiser", load_model(_FOLDER / ("firm-denoiser" if certified else "denoiser")))

@@ -1,6 +1,6 @@
-"""`record.json`, which vouches for itself and for the files beside it.
+"""`record.json`, which vouches for itself and for the files beside it, and the safetensors files themselves.
 
-It is one JSON object, and every byte of it counts:
+The record is one JSON object, and every byte of it counts:
 
     {"sha256": "<of the bytes of content>", "content": {"format": ..., "kind": "...", ..., "record": {...}}}
 """
@@ -14,17 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 from torchlift.core.checks import check_instance
-from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import DataError, invalid_value, message
+from torchlift.core.files import decode, encode
 from torchlift.io.folders import present, reason, sync
 
 RECORD = "record.json"
 
 PAIR, SHARDS = 1, 2
-"""Formats: one file of tensors (see `pair.py`), or one of each process (see `shards.py`)."""
+"""Formats: one file of tensors, or one of each process; see `stored.py`."""
 
 MAX_RECORD = 1 << 26
 """Largest `record.json` that is written or read: 64 MiB."""
@@ -120,3 +123,45 @@ def _digest(file: Path) -> str:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write a file, on to the disk; returns what a record says of it."""
+    dense = _prepared(tensors)
+    file.touch()
+    mode = stat.S_IMODE(file.stat().st_mode)
+    save_file(dense, file)
+    file.chmod(mode)  # safetensors lets nobody but the owner read it
+    sync(file)
+    return entry_of(file)
+
+
+def _prepared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, no two of which share memory: safetensors asks for that."""
+    check_instance("tensors", tensors, Mapping, "a dict of tensors by name")
+    prepared: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        _check_tensor(name, tensor)
+        dense = tensor.detach().to("cpu").resolve_neg().contiguous()
+        storage = dense.untyped_storage().data_ptr()
+        prepared[name] = dense.clone() if storage in storages else dense
+        storages.add(storage)
+    return prepared
+
+
+def _check_tensor(name: Any, tensor: Any) -> None:
+    check_instance("the name of a tensor", name, str, "a string")
+    if name == "__metadata__" or name.encode("utf-8", "ignore").decode("utf-8") != name:
+        invalid_value("the name of a tensor", "Unicode text other than '__metadata__'", repr(name))
+    where = f"tensors[{name!r}]"
+    check_instance(where, tensor, Tensor, "a torch.Tensor", "Numbers belong into `record`.")
+    if tensor.layout != torch.strided or tensor.is_meta:
+        invalid_value(where, "a dense tensor with values", f"{tensor.layout} on {tensor.device}", "Try `.to_dense()`.")
+    if tensor.dtype not in INTEGERS + FLOATS:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in INTEGERS + FLOATS)
+        invalid_value(where, f"one of {names}", tensor.dtype, "For complex numbers try `torch.view_as_real`.")

@@ -1,28 +1,120 @@
-"""Tensors on the disk, read as a whole or in part, from one file or from many."""
+"""Tensors on the disk, from one file or from many: written, and read as a whole or in part.
+
+`save_tensors` makes a folder of two files: `tensors.safetensors`, and `record.json` that vouches for both (see
+`record.py`), whose content is
+
+    {"format": 1, "kind": "...", "tensors": {"size": ..., "sha256": "..."}, "record": {...}}
+
+Of many processes each writes a safetensors file of its own, and `record.json` says what lies where:
+
+    {"format": 2, "kind": "...", "mesh": "data=2,layers=2",
+     "shards": [{"file": "shard-00001-of-00004.safetensors", "size": ..., "sha256": "..."}, ...],
+     "tensors": {"<name>": {"shape": [10, 7], "pieces": [{"shard": 0, "slice": [[0, 5], [0, 7]]}, ...]}, ...},
+     "record": {...}}
+
+A piece is called "<name>[0:5, 0:7]" in its shard. Each element of a tensor is in one piece, however many processes
+have it.
+"""
+
+# `HuggingFaceStorageWriter` of torch.distributed.checkpoint does not serve: it wants tensors that torch itself has
+# sharded, sends pickled plans between processes, and keeps neither checksums nor the promise of all or nothing.
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from safetensors import safe_open
 from torch import Tensor
 
+from torchlift.io.folders import replacing
 from torchlift.io.record import (
     DAMAGED,
     PAIR,
     RECORD,
+    SHARDS,
     check_digest_of,
     check_size_of,
     read_content,
     reading,
     refuse,
+    write_record,
+    write_tensors,
 )
-from torchlift.io.shards import Slices, everywhere, piece_name, shard_name
+
+Slices: TypeAlias = tuple[tuple[int, int], ...]
+"""(first, stop) of each dimension."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalShard:
+    """A slice of a tensor that this process holds.
+
+    Arguments:
+        slices: where it lies in the whole tensor.
+        tensor: the slice.
+        written: whether this process is the one to write it, if others hold it too.
+    """
+
+    slices: Slices
+    tensor: Tensor
+    written: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedTensor:
+    """A tensor of which many processes hold slices.
+
+    Arguments:
+        shape: of the whole tensor.
+        local: the slices that this process holds.
+    """
+
+    shape: tuple[int, ...]
+    local: tuple[LocalShard, ...]
+
+    @classmethod
+    def whole(cls, tensor: Tensor, written: bool = True) -> ShardedTensor:
+        """A tensor that this process holds all of."""
+        return cls(tuple(tensor.shape), (LocalShard(everywhere(tensor.shape), tensor, written),))
+
+
+def everywhere(shape: Sequence[int]) -> Slices:
+    return tuple((0, size) for size in shape)
+
+
+def shard_name(number: int, count: int) -> str:
+    return f"shard-{number + 1:05d}-of-{count:05d}.safetensors"
+
+
+def piece_name(name: str, slices: Slices) -> str:
+    return f"{name}[{', '.join(f'{first}:{stop}' for first, stop in slices)}]"
+
+
+def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, ShardedTensor]) -> dict[str, Any]:
+    """One process's file, on to the disk; returns what `write_index` has to know about it, in JSON values."""
+    written = [(name, sharded.shape, s) for name, sharded in tensors.items() for s in sharded.local if s.written]
+    file = folder / shard_name(number, count)
+    entry = write_tensors(file, {piece_name(name, shard.slices): shard.tensor for name, _, shard in written})
+    return {"file": file.name, **entry, "pieces": [(name, shape, shard.slices) for name, shape, shard in written]}
+
+
+def write_index(
+    folder: Path, shards: Sequence[Mapping[str, Any]], mesh: str, record: Mapping[str, Any], kind: str
+) -> None:
+    """`record.json` for what `write_shard` has returned on each process, in their order."""
+    tensors: dict[str, dict[str, Any]] = {}
+    for number, shard in enumerate(shards):
+        for name, shape, slices in shard["pieces"]:
+            entry = tensors.setdefault(name, {"shape": shape, "pieces": []})
+            entry["pieces"].append({"shard": number, "slice": slices})
+    entries = [{name: shard[name] for name in ("file", "size", "sha256")} for shard in shards]
+    write_record(folder, {"format": SHARDS, "kind": kind, "mesh": mesh, "shards": entries, "tensors": tensors}, record)
+
 
 TENSORS = "tensors.safetensors"
 
@@ -168,3 +260,46 @@ def _lengths(slices: Slices) -> tuple[int, ...]:
 
 def _size(slices: Slices) -> int:
     return math.prod(_lengths(slices))
+
+
+def save_tensors(
+    path: Path | str, tensors: Mapping[str, Tensor], record: Mapping[str, Any], *, kind: str = "model"
+) -> Path:
+    """Write a pair of files into the folder `path`; an earlier pair there is replaced, or kept if anything fails.
+
+    One process at a time may save to a path (`Checkpoints` sees to that by itself).
+
+    Arguments:
+        path: The folder; created, or else one that holds nothing but an earlier pair.
+        tensors: By name; any shape, memory layout and device, real numbers or integers.
+        record: JSON values, NaN and infinities among them; tuples become lists.
+        kind: What the pair is; reading asks for the same.
+
+    Raises:
+        DataError: The disk is full or refuses, or the folder holds other things.
+    """
+    folder = Path(path).resolve()
+    if folder.exists() and not (folder.is_dir() and {item.name for item in folder.iterdir()} <= {TENSORS, RECORD}):
+        hint = "Choose another path, or remove it yourself."
+        refuse(folder, f"nothing, or a folder of {TENSORS} and {RECORD} only", "something else", hint)
+    with replacing(folder) as new:
+        write_pair(new, tensors, record, kind)
+    return folder
+
+
+def load_tensors(path: Path | str, *, kind: str = "model") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU, and the record that `save_tensors` wrote, or a checkpoint of many processes.
+
+    Raises:
+        DataError: There is no such folder, or some byte of it is not what was written.
+    """
+    if "\0" in str(path):
+        refuse(Path(path), "a folder", "a name with a NUL in it")
+    stored, record = open_stored(Path(path).resolve(), kind)
+    return stored.everything(), record
+
+
+def write_pair(folder: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], kind: str) -> None:
+    """Both files into an existing folder, and on to the disk."""
+    entry = write_tensors(folder / TENSORS, tensors)
+    write_record(folder, {"format": PAIR, "kind": kind, "tensors": entry}, record)

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
 from torchlift.liftings.base import Lifting, weighted
-from torchlift.liftings.bregman import Bregman
-from torchlift.liftings.classical import Classical
-from torchlift.liftings.contrastive import Contrastive
+from torchlift.liftings.bregman import Bregman, Fenchel
+from torchlift.liftings.classical import MACQP, Classical, Contrastive
 from torchlift.liftings.conventional import Conventional
-from torchlift.liftings.fenchel import Fenchel
-from torchlift.liftings.mac_qp import MACQP
 
 #: Every lifting by name. A new one adds its line here and inherits all contract tests.
 LIFTINGS: dict[str, type[Lifting]] = {

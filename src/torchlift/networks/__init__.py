@@ -4,15 +4,12 @@ from torchlift.core.signatures import check_calls
 from torchlift.networks.base import Network
 from torchlift.networks.chain import Chain
 from torchlift.networks.denoisers import DDFB, FirmDenoiser, ScCP
-from torchlift.networks.feedforward import MLP, Perceptron, ResNet
+from torchlift.networks.feedforward import MLP, Linear, Perceptron, ResNet, Shallow
 from torchlift.networks.form import ForwardStates, FusedRow, UnifiedForm, assemble
 from torchlift.networks.graph import GraphNetwork
 from torchlift.networks.lifting import lift
-from torchlift.networks.linear import Linear
-from torchlift.networks.lista import LISTA
 from torchlift.networks.modules import TABLEAUS, Residual, RungeKutta, Tableau
-from torchlift.networks.primal_dual import PrimalDual
-from torchlift.networks.shallow import Shallow
+from torchlift.networks.unrolled_algorithms import LISTA, PrimalDual
 
 #: Architectures by name; the contract suite runs on each.
 NETWORKS: dict[str, type[Network]] = {

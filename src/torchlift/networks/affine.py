@@ -20,8 +20,7 @@ from torchlift.networks.calls import (
     is_linear,
     name_of,
 )
-from torchlift.networks.contextual import contextual, scale_and_shift
-from torchlift.networks.opaque import Jacobian
+from torchlift.networks.nonlinear import Jacobian, contextual, scale_and_shift
 from torchlift.networks.rows import Plan, Row, label, shape_of
 from torchlift.networks.trace import BATCH
 from torchlift.operators import (

@@ -16,10 +16,8 @@ from torchlift.core.errors import NotRepresentableError, invalid_value
 from torchlift.networks.base import Network
 from torchlift.networks.dense_chain import DenseStack, dense_chain
 from torchlift.networks.form import UnifiedForm, assemble
-from torchlift.networks.learned import ActivationList
-from torchlift.networks.prepare import prepare, refuse
-from torchlift.networks.reader import Reader, Site, Term, bias_of
-from torchlift.networks.stacks import AffineStack, maps_of, stack_layers
+from torchlift.networks.reader import Reader, Site, Term, bias_of, prepare, refuse
+from torchlift.networks.stacks import ActivationList, AffineStack, maps_of, stack_layers
 from torchlift.operators import Compose, Context, DenseRun, Identity, LinearOperator, Scaled, Sum
 from torchlift.prox import ActivationModule, ProximalActivation
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torchlift.core.checks import check_positive, check_size
 from torchlift.core.errors import invalid_value
 from torchlift.networks.form import FusedRow, UnifiedForm, assemble
-from torchlift.networks.recompute import Iterative
-from torchlift.networks.unrolled import Positive, Tied
+from torchlift.networks.unrolled import Iterative, Positive, Tied
 from torchlift.operators import Context, Conv2d, Identity, LinearOperator, Scaled, cosine_filters, filter_norm
 from torchlift.operators.geometry import check_image_shape
 from torchlift.prox import Box, ProximalActivation, as_activation

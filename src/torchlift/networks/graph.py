@@ -16,11 +16,9 @@ from torchlift.core.errors import invalid_value
 from torchlift.networks.affine import AffineMaps
 from torchlift.networks.base import Network
 from torchlift.networks.calls import arguments, call, is_batch_first, name_of
-from torchlift.networks.contextual import contextual
 from torchlift.networks.form import ForwardStates, FusedRow, RecordedForm, UnifiedForm, assemble
-from torchlift.networks.opaque import state_key
+from torchlift.networks.nonlinear import activation, contextual, state_key
 from torchlift.networks.rows import Row, label, plan, shape_of
-from torchlift.networks.sigmas import activation
 from torchlift.networks.trace import BATCH, refuse, trace, twin
 from torchlift.operators import Context
 from torchlift.prox import Identity, PReLU, ProximalActivation

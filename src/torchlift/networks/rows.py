@@ -22,7 +22,7 @@ from torchlift.networks.calls import (
     is_off,
     name_of,
 )
-from torchlift.networks.sigmas import is_activation
+from torchlift.networks.nonlinear import is_activation
 from torchlift.networks.trace import BATCH, Trace, refuse
 
 Kind = Literal["activation", "sum", "opaque"]

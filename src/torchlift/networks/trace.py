@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchlift.core.checks import Shape
 from torchlift.core.errors import NotRepresentableError, TorchliftError
-from torchlift.networks.shapes import shape_of
+from torchlift.networks.calls import shape_of
 from torchlift.prox.base import ActivationModule
 
 #: The batch size while recording: a prime, so that sizes which depend on the batch are its multiples.

@@ -18,7 +18,6 @@ from torchlift.functions.regularisers import Regulariser
 from torchlift.liftings import Bregman, Classical, Lifting
 from torchlift.networks import Network
 from torchlift.objective import combined, free_energy
-from torchlift.objective.clamp import clamped
 from torchlift.objective.engine import (
     ENGINES,
     Engine,
@@ -30,9 +29,9 @@ from torchlift.objective.engine import (
     Want,
 )
 from torchlift.objective.engine.general import vjp
-from torchlift.objective.initial import initialise
+from torchlift.objective.latent_cache import initialise
 from torchlift.objective.report import Report
-from torchlift.objective.zero_loss import ZeroLoss
+from torchlift.objective.zero_loss import ZeroLoss, clamped
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 
@@ -104,7 +103,7 @@ class Objective:
     ) -> States:
         """Lifted variables for a batch: "forward" (the network's own), "input" (y in every layer) or "random".
 
-        See `torchlift.objective.initial.initialise` for what happens where widths differ.
+        See `torchlift.objective.latent_cache.initialise` for what happens where widths differ.
         """
         self._check_input(y)
         free_u = self.coupling is not None

@@ -11,14 +11,16 @@ from torch import Tensor
 from torchlift.core.checks import check_choice
 from torchlift.core.errors import invalid_value
 from torchlift.core.problem import Problem
+from torchlift.core.shard import WHOLE, Shard
 from torchlift.core.tensors import Factor, Point, copy_into
 from torchlift.networks import Network
-from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, parameter_bound, state_bound
+from torchlift.objective.bounds import block_norms, coupled_bound, layer_norms, state_bound
 from torchlift.objective.coordinates import Coordinates
 from torchlift.objective.engine import States, Want
+from torchlift.objective.fit import can_minimise
 from torchlift.objective.objective import Objective
-from torchlift.objective.parameters import minimise_parameters
 from torchlift.objective.report import Report
+from torchlift.objective.stage import Stage
 from torchlift.operators import Context
 
 T = TypeVar("T")
@@ -52,6 +54,9 @@ class TrainingProblem(Problem):
         split: how the lifted variables are divided into blocks.
     """
 
+    stage: Stage
+    shard: Shard
+
     def __init__(
         self, objective: Objective, y: Tensor, x: Tensor, *, split: Split = "whole", context: Context = None
     ) -> None:
@@ -66,7 +71,9 @@ class TrainingProblem(Problem):
         self._parameters = NetworkParameters(objective.network)
         self.names = self._parameters.names
         self.split = split
-        self.rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
+        self.rows = self.all_rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
+        # one process has all layers and all samples; `parallel.ShardedProblem` has others
+        self.stage, self.shard, self.whole_objective = Stage(objective), WHOLE, objective
         self._states = objective.initialise(y, context=context)
         self.coordinates = Coordinates(objective)
         self._loaded: dict[str, tuple[Tensor, ...]] = {}
@@ -158,33 +165,34 @@ class TrainingProblem(Problem):
         return Point(result)
 
     def bound(self, point: Point, block: str) -> float | None:
-        if not has_bounds(self.objective):
+        whole = self.whole_objective
+        if not has_bounds(whole):
             return None
         self._load(point)
         if block == "parameters":
             fixed = tuple(tensor for name in self.rows for tensor in point[name])
-            return self._once("parameters", fixed, lambda: parameter_bound(self.objective, self.y, self._states))
-        rows, batch = self.rows[block], len(self.y)
-        if self.objective.coupling is not None:
-            blocks = self._once("norms", point["parameters"], lambda: block_norms(self.objective, self.context))
-            bound = coupled_bound(self.objective, blocks, rows, batch, is_free_u(block))
-            stretch = 1.0 if is_free_u(block) else self.coordinates.stretch(rows, self._states)
+            states, context = self._states, self.context
+            compute = lambda: self.stage.parameter_bound(self.y, states, context, self.shard)  # noqa: E731
+            return self._once("parameters", fixed, compute)
+        rows, samples = self.all_rows[block], self.shard.samples(self.y)
+        if whole.coupling is not None:
+            blocks = self._once("norms", point["parameters"], self._block_norms)
+            bound = coupled_bound(whole, blocks, rows, samples, is_free_u(block))
+            stretch = 1.0 if is_free_u(block) else self.coordinates.stretch(self.rows[block], self._states)
             return None if bound is None else bound * stretch**2
-        norms = self._once("norms", point["parameters"], lambda: layer_norms(self.objective))
-        return state_bound(self.objective, norms, rows, batch, joint=self.split == "whole")
+        norms = self._once("norms", point["parameters"], self._norms)
+        return state_bound(whole, norms, rows, samples, joint=self.split == "whole")
 
     def minimise(
         self, point: Point, block: str, tolerance: float, anchor: Point | None = None, strength: float = 0.0
     ) -> Point | None:
-        if block != "parameters":
+        if block != "parameters" or not can_minimise(self.whole_objective):
             return None
         self._load(point)
         near = dict(zip(self.names, anchor[block], strict=True)) if anchor is not None and block in anchor else {}
-        values = minimise_parameters(
-            self.objective, self.y, self.x, self._states, tolerance, near, strength if near else 0.0
-        )
-        if values is None:
-            return None
+        settings = (tolerance, near, strength if near else 0.0, self.shard)
+        values = self.stage.minimise(self.y, self.x, self._states, self.context, *settings)
+        assert values is not None  # since `can_minimise`
         return point.merge(Point({block: [values[name] for name in self.names]}))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -197,14 +205,22 @@ class TrainingProblem(Problem):
 
     def smooth(self, block: str) -> bool:
         if block == "parameters":
-            return all(r.smooth for r in self.objective.parameter_regularisers.values())
+            return all(r.smooth for r in self.whole_objective.parameter_regularisers.values())
         if is_free_u(block):
             return True
         smooth = all(r.smooth for r in self.objective.state_regularisers.values())
         return smooth and self.objective.lifting.smooth_in_z
 
     def elementwise(self, block: str) -> bool:
-        return elementwise_block(self.objective, block, self.rows.get(block, ()))
+        return elementwise_block(self.whole_objective, block, self.all_rows.get(block, ()))
+
+    def _norms(self) -> list[float]:
+        """‖W_1‖, …, ‖W_J‖ and ‖K‖ of the whole network."""
+        return layer_norms(self.whole_objective)
+
+    def _block_norms(self) -> dict[str, Tensor]:
+        """The norms of all blocks, for all samples."""
+        return block_norms(self.whole_objective, self.context)
 
     def _once(self, name: str, key: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
         """A bound that depends on some tensors only, computed again when they are others."""

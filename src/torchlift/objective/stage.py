@@ -11,8 +11,8 @@ from torch import Tensor
 from torchlift.core.shard import Shard
 from torchlift.objective.bounds import parameter_bound
 from torchlift.objective.engine import StackedEngine, States
+from torchlift.objective.fit import minimise_parameters
 from torchlift.objective.objective import Objective
-from torchlift.objective.parameters import minimise_parameters
 from torchlift.operators import Context
 
 

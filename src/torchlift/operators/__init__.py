@@ -3,25 +3,23 @@
 from torchlift.core.signatures import check_calls
 from torchlift.operators.base import Adjoint, Compose, Context, LinearOperator, Scaled, Sum
 from torchlift.operators.blocks import BlockOperator, BlockVector
-from torchlift.operators.blur import Blur, gaussian_kernel
-from torchlift.operators.convolution import Conv2d, ConvTranspose2d
-from torchlift.operators.dense import Dense
-from torchlift.operators.diagonal import Diagonal
+from torchlift.operators.convolution import AveragePool2d, Conv2d, ConvTranspose2d, filter_norm
 from torchlift.operators.difference import FiniteDifference
+from torchlift.operators.elementary import Dense, Diagonal, Identity, Reshape, Zero
 from torchlift.operators.examples import OPERATORS
-from torchlift.operators.fourier import Fourier
-from torchlift.operators.functional import Functional
-from torchlift.operators.mask import Mask
+from torchlift.operators.imaging import Blur, DownSample, Mask, Radon, gaussian_kernel
 from torchlift.operators.norms import adjoint_error
-from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
 from torchlift.operators.parameters import DenseRun, OperatorStack
-from torchlift.operators.pooling import AveragePool2d
-from torchlift.operators.radon import Radon
-from torchlift.operators.sampling import DownSample
-from torchlift.operators.separable import Separable
-from torchlift.operators.shapes import Identity, Reshape, Zero
-from torchlift.operators.spectrum import filter_norm
-from torchlift.operators.transforms import convolutional_dictionary, cosine_filters, dct_matrix
+from torchlift.operators.physics import Functional
+from torchlift.operators.transforms import (
+    CosineTransform,
+    Fourier,
+    Separable,
+    WaveletTransform,
+    convolutional_dictionary,
+    cosine_filters,
+    dct_matrix,
+)
 
 __all__ = [
     "OPERATORS",

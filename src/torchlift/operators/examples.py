@@ -13,20 +13,12 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from torchlift.operators.base import Compose, Context, LinearOperator, Sum
-from torchlift.operators.blur import Blur, gaussian_kernel
-from torchlift.operators.convolution import Conv2d, ConvTranspose2d
-from torchlift.operators.dense import Dense
-from torchlift.operators.diagonal import Diagonal
+from torchlift.operators.convolution import AveragePool2d, Conv2d, ConvTranspose2d
 from torchlift.operators.difference import FiniteDifference
-from torchlift.operators.fourier import Fourier
-from torchlift.operators.functional import Functional
-from torchlift.operators.mask import Mask
-from torchlift.operators.orthonormal import CosineTransform, WaveletTransform
-from torchlift.operators.pooling import AveragePool2d
-from torchlift.operators.radon import Radon
-from torchlift.operators.sampling import DownSample
-from torchlift.operators.separable import Separable
-from torchlift.operators.shapes import Identity, Reshape, Zero
+from torchlift.operators.elementary import Dense, Diagonal, Identity, Reshape, Zero
+from torchlift.operators.imaging import Blur, DownSample, Mask, Radon, gaussian_kernel
+from torchlift.operators.physics import Functional
+from torchlift.operators.transforms import CosineTransform, Fourier, Separable, WaveletTransform
 
 
 class Example(NamedTuple):

@@ -12,19 +12,17 @@ from torchlift.parallel.agreement import (
     of_first,
     on_all,
     on_first,
+    process_group,
+    restarted,
     sync,
     take_over,
 )
-from torchlift.parallel.batches import ShardedBatches, shard_batches, shard_of
-from torchlift.parallel.checkpoints import ShardedCheckpoints, open_checkpoints
-from torchlift.parallel.launch import process_group, restarted
+from torchlift.parallel.checkpoints import ShardedCheckpoints, load_sharded, open_checkpoints
 from torchlift.parallel.mail import LateSum, Mail, MeshMail
 from torchlift.parallel.mesh import AXES, Mesh, MeshError, Traffic, as_mesh, parse_mesh
-from torchlift.parallel.partition import ModuleRange, cut_sequential
+from torchlift.parallel.partition import LayerStage, ModuleRange, cut_sequential, stage_of
 from torchlift.parallel.problem import ShardedProblem, ShardedTrainingBatches, training_batches, training_problem
-from torchlift.parallel.shard import MeshShard, MeshSharing, split_evenly
-from torchlift.parallel.sharded_tensors import load_sharded
-from torchlift.parallel.stage import LayerStage, stage_of
+from torchlift.parallel.shard import MeshShard, MeshSharing, ShardedBatches, shard_batches, shard_of, split_evenly
 
 __all__ = [
     "AXES",

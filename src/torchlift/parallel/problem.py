@@ -14,27 +14,22 @@ from torchlift.core.tensors import Factor, Point, finite_blocks
 from torchlift.data import Batch, Batches
 from torchlift.io import ShardedTensor
 from torchlift.objective import Objective, Report, TrainingBatches, TrainingProblem
-from torchlift.objective.bounds import block_norms, coupled_bound, state_bound
 from torchlift.objective.engine import Layout, States
 from torchlift.objective.error_problem import problem_class
-from torchlift.objective.initial import coupled, initialise
-from torchlift.objective.parameters import can_minimise
+from torchlift.objective.latent_cache import coupled, initialise
 from torchlift.objective.problem import (
     NetworkParameters,
     Split,
     block_rows,
-    elementwise_block,
-    has_bounds,
     is_free_u,
     same_tensors,
 )
 from torchlift.objective.stage import Stage
 from torchlift.operators import Context, Dense
-from torchlift.parallel.batches import ShardedBatches
+from torchlift.parallel.checkpoints import sharded_cache, sharded_latents, sharded_parameters
 from torchlift.parallel.mesh import Mesh
-from torchlift.parallel.shard import MeshShard, MeshSharing
-from torchlift.parallel.sharded_tensors import sharded_cache, sharded_latents, sharded_parameters
-from torchlift.parallel.stage import stage_of
+from torchlift.parallel.partition import stage_of
+from torchlift.parallel.shard import MeshShard, MeshSharing, ShardedBatches
 
 T = TypeVar("T")
 
@@ -143,9 +138,11 @@ class ShardedProblem(TrainingProblem):
         split: Split = "whole",
         context: Context = None,
     ) -> None:
-        self.stage = stage = Stage(objective) if stage is None else stage
+        stage = Stage(objective) if stage is None else stage
         super().__init__(stage.objective, stage.room(y), x, split=split, context=context)
-        self.whole_objective, self.inputs, self.shard, self.mesh = objective, y, shard, shard.mesh
+        self.stage, self.whole_objective = stage, objective
+        self.shard: MeshShard = shard  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.inputs, self.mesh = y, shard.mesh
         self.sharing = shard.sharing("parameters")
         self.all_rows = block_rows(len(objective.layout.shapes), split, objective.coupling is not None)
         here = range(stage.first, stage.first + len(stage.objective.layout.shapes))
@@ -232,45 +229,6 @@ class ShardedProblem(TrainingProblem):
         scaled = {block: step if block == "parameters" else _times(step, scale) for block, step in steps.items()}
         return self._shared(super().prox(point, scaled))
 
-    def bound(self, point: Point, block: str) -> float | None:
-        whole = self.whole_objective
-        if not has_bounds(whole):
-            return None
-        self._load(point)
-        if block == "parameters":
-            fixed = tuple(tensor for name in self.rows for tensor in point[name])
-            states, context = self._states, self.context
-            compute = lambda: self.stage.parameter_bound(self.y, states, context, self.shard)  # noqa: E731
-            return self._once("parameters", fixed, compute)
-        rows, samples = self.all_rows[block], self.shard.total
-        if whole.coupling is not None:
-            blocks = self._once("norms", point["parameters"], self._block_norms)
-            bound = coupled_bound(whole, blocks, rows, samples, is_free_u(block))
-            stretch = 1.0 if is_free_u(block) else self.coordinates.stretch(self.rows[block], self._states)
-            return None if bound is None else bound * stretch**2
-        norms = self._once("norms", point["parameters"], self._norms)
-        return state_bound(whole, norms, rows, samples, joint=self.split == "whole")
-
-    def minimise(
-        self, point: Point, block: str, tolerance: float, anchor: Point | None = None, strength: float = 0.0
-    ) -> Point | None:
-        if block != "parameters" or not can_minimise(self.whole_objective):
-            return None
-        self._load(point)
-        near = dict(zip(self.names, anchor[block], strict=True)) if anchor is not None and block in anchor else {}
-        settings = (tolerance, near, strength if near else 0.0, self.shard)
-        values = self.stage.minimise(self.y, self.x, self._states, self.context, *settings)
-        assert values is not None  # since `can_minimise`
-        return point.merge(Point({block: [values[name] for name in self.names]}))
-
-    def smooth(self, block: str) -> bool:
-        if block == "parameters":
-            return all(r.smooth for r in self.whole_objective.parameter_regularisers.values())
-        return super().smooth(block)
-
-    def elementwise(self, block: str) -> bool:
-        return elementwise_block(self.whole_objective, block, self.all_rows.get(block, ()))
-
     # -- details ------------------------------------------------------------------------------------------------------
 
     def _shared(self, blocks: Mapping[str, Sequence[Tensor]]) -> Point:
@@ -289,7 +247,6 @@ class ShardedProblem(TrainingProblem):
         return super()._once(name, key, compute)
 
     def _norms(self) -> list[float]:
-        """‖W_1‖, …, ‖W_J‖ and ‖K‖ of the whole network."""
         engine = self.stage.dense_engine
         assert engine is not None  # the caller knows
         norms = [0.0] * (len(self.whole_objective.layout.shapes) + 1)
@@ -301,8 +258,7 @@ class ShardedProblem(TrainingProblem):
         return self.mesh.sum_numbers(norms, "layers")
 
     def _block_norms(self) -> dict[str, Tensor]:
-        """`bounds.block_norms` that hold for the samples of all processes."""
-        local, mesh = block_norms(self.whole_objective, self.context), self.mesh
+        local, mesh = super()._block_norms(), self.mesh
         if self.context is None:
             return local
         return {

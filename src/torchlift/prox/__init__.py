@@ -18,7 +18,6 @@ slope at its closed ends, where the rounding of u itself weighs more than this.
 from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
-from torchlift.prox.ball import L2Ball
 from torchlift.prox.base import (
     ActivationModule,
     GroupwiseActivation,
@@ -28,19 +27,14 @@ from torchlift.prox.base import (
     indicator,
     infinite_outside,
 )
-from torchlift.prox.box import Box, Hardtanh, ReLU6
+from torchlift.prox.box import Box, Hardtanh, L2Ball, ReLU6
 from torchlift.prox.convert import ACTIVATIONS, as_activation
-from torchlift.prox.elu import CELU, ELU
-from torchlift.prox.identity import Identity
-from torchlift.prox.prelu import PReLU
-from torchlift.prox.relu import LeakyReLU, ReLU
-from torchlift.prox.saturating import ISRU, Arctan, Softsign
-from torchlift.prox.sigmoid import Sigmoid
+from torchlift.prox.relu import Identity, LeakyReLU, PReLU, ReLU
+from torchlift.prox.saturating import ISRU, Arctan, Sigmoid, Softsign, Tanh
 from torchlift.prox.simplex import Simplex, Softmax
 from torchlift.prox.smooth import SmoothActivation
+from torchlift.prox.smooth_rectifiers import CELU, ELU, Softplus, Squareplus
 from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
-from torchlift.prox.softplus import Softplus, Squareplus
-from torchlift.prox.tanh import Tanh
 
 __all__ = [
     "ACTIVATIONS",

@@ -1,4 +1,4 @@
-"""The contract of an activation that is a proximal map, σ = prox_Ψ."""
+"""The contract of proximal activations: σ = prox_Ψ, with Ψ, its proximal map, and the conjugate of Φ = ½‖·‖² + Ψ."""
 
 from __future__ import annotations
 
@@ -226,3 +226,15 @@ def check_dim(where: str, dim: object) -> None:
     """An axis: any whole number, negative ones counting from the end."""
     if isinstance(dim, bool) or not isinstance(dim, int):
         invalid_type(where, "a whole number", dim, "Try dim=-1 for the last axis or dim=1 for channels.")
+
+
+def group_norm(v: Tensor, dim: int) -> Tensor:
+    """‖v‖ along `dim`, which is kept with size 1.
+
+    Each group is first divided by its largest entry, so that squares neither
+    overflow nor vanish. The divisor cancels and hence counts as a constant for
+    autograd. The gradient at 0 is 0, a valid subgradient.
+    """
+    tiny = torch.finfo(v.dtype).tiny
+    scale = v.detach().abs().amax(dim, keepdim=True).clamp(min=tiny)
+    return scale * torch.linalg.vector_norm(v / scale, dim=dim, keepdim=True)

@@ -10,18 +10,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchlift.core.errors import InvalidValueError, NotProximalError, did_you_mean, invalid_type, invalid_value
-from torchlift.prox.ball import L2Ball
 from torchlift.prox.base import ActivationModule, ProximalActivation
-from torchlift.prox.box import Box, Hardtanh, ReLU6
-from torchlift.prox.elu import CELU, ELU
-from torchlift.prox.identity import Identity
-from torchlift.prox.relu import LeakyReLU, ReLU
-from torchlift.prox.saturating import ISRU, Arctan, Softsign
-from torchlift.prox.sigmoid import Sigmoid
+from torchlift.prox.box import Box, Hardtanh, L2Ball, ReLU6
+from torchlift.prox.relu import Identity, LeakyReLU, ReLU
+from torchlift.prox.saturating import ISRU, Arctan, Sigmoid, Softsign, Tanh
 from torchlift.prox.simplex import Simplex, Softmax
+from torchlift.prox.smooth_rectifiers import CELU, ELU, Softplus, Squareplus
 from torchlift.prox.soft_threshold import GroupSoftThreshold, SoftThreshold
-from torchlift.prox.softplus import Softplus, Squareplus
-from torchlift.prox.tanh import Tanh
 
 #: Every built-in activation by name. A new one adds its line here and inherits all contract tests.
 ACTIVATIONS: dict[str, type[ProximalActivation]] = {
@@ -193,5 +188,5 @@ def _refuse_known(key: str, shown: str) -> None:
         reason, nearest = _NOT_PROXIMAL[key]
         raise NotProximalError(f"activation: {shown} is not a proximal map: {reason}. Try {nearest}.")
     if key in _NOT_BUILT_IN:
-        how = "Write it in one file: subclass ProximalActivation, as torchlift/prox/tanh.py does."
+        how = "Write it in one file: subclass ProximalActivation, as torchlift/prox/saturating.py does."
         raise InvalidValueError(f"activation: {shown} is proximal, but not built in. {how}")

@@ -1,4 +1,4 @@
-"""Rectifiers: ReLU and its leaky relative."""
+"""Piecewise linear: the identity, ReLU and its leaky relatives, with a given slope and with learned ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchlift.core.checks import check_interval
-from torchlift.prox.base import ProximalActivation, check_step, indicator
+from torchlift.core.checks import check_interval, check_tensor
+from torchlift.core.errors import invalid_value
+from torchlift.prox.base import ProximalActivation, check_step, describe, indicator
+
+
+@dataclass(frozen=True)
+class Identity(ProximalActivation):
+    """No activation at all.
+
+    σ(v)  = v
+    Ψ(u)  = 0
+    Φ*(v) = ½v²
+    """
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return v
+
+    def apply_(self, v: Tensor) -> Tensor:
+        return v
+
+    def psi(self, u: Tensor) -> Tensor:
+        return torch.zeros_like(u)
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        check_step(step, u)
+        return u
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return 0.5 * v.square()
+
+    def to_module(self) -> nn.Module:
+        return nn.Identity()
 
 
 @dataclass(frozen=True)
@@ -84,3 +114,47 @@ class LeakyReLU(ProximalActivation):
     @classmethod
     def examples(cls) -> tuple[ProximalActivation, ...]:
         return cls(), cls(0.3)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PReLU(ProximalActivation):
+    """The activation of `nn.PReLU`: a leaky rectifier whose slopes a are a tensor, one number or one per channel.
+
+        σ(v)  = v if v ≥ 0, a·v otherwise
+        Ψ(u)  = 0 if u ≥ 0, ½(1/a − 1)u² otherwise
+        Φ*(v) = ½ v σ(v)
+
+    Arguments:
+        slope: a in (0, 1], shape (1,) or (C,) with channels on axis 1. It is not read, so that no device waits:
+            `lift` checks it once.
+    """
+
+    slope: Tensor
+
+    def __post_init__(self) -> None:
+        if check_tensor("PReLU slope", self.slope).ndim != 1:
+            invalid_value("PReLU slope", "a tensor of shape (1,) or (channels,)", tuple(self.slope.shape))
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return F.prelu(v, self.slope.to(v))
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def psi(self, u: Tensor) -> Tensor:
+        return 0.5 * (1 / self._aligned(u) - 1) * u.clamp(max=0).square()
+
+    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        slope = self._aligned(u)
+        return torch.where(u < 0, slope / (slope + check_step(step, u) * (1 - slope)) * u, u)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return 0.5 * v * self(v)
+
+    @classmethod
+    def example(cls) -> ProximalActivation:
+        return cls(torch.tensor([0.25], dtype=torch.float64))
+
+    def _aligned(self, v: Tensor) -> Tensor:
+        slope = self.slope.to(v)
+        return slope if len(slope) == 1 or v.ndim < 2 else slope.view(-1, *(1,) * (v.ndim - 2))

@@ -1,4 +1,4 @@
-"""Algebraic and trigonometric sigmoids: softsign, arctan and ISRU."""
+"""Sigmoids: the logistic one, tanh, softsign, arctan and ISRU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,88 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.special import xlog1py
 
 from torchlift.core.checks import check_positive
 from torchlift.prox.base import ProximalActivation, check_step, infinite_outside
 from torchlift.prox.smooth import SmoothActivation
+
+
+@dataclass(frozen=True)
+class Sigmoid(SmoothActivation):
+    """Logistic sigmoid.
+
+        σ(v)  = 1 / (1 + e^{−v})
+        Ψ(u)  = u log u + (1 − u) log(1 − u) − ½u² if 0 ≤ u ≤ 1, +∞ otherwise
+        Φ*(v) = log(1 + e^v)
+
+    Ψ(0) = 0 and Ψ(1) = −½.
+
+    Reference: Combettes & Pesquet, Set-Valued and Variational Analysis 28
+    (2020) (there shifted by ½).
+    """
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(v)
+
+    def linearise(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        value = torch.sigmoid(t)
+        return value, value * (1 - value)
+
+    def apply_(self, v: Tensor) -> Tensor:
+        return v.sigmoid_()
+
+    def psi(self, u: Tensor) -> Tensor:
+        c = u.clamp(0, 1)
+        value = torch.xlogy(c, c) + xlog1py(1 - c, -c) - 0.5 * c * c
+        return infinite_outside(value, (u >= 0) & (u <= 1))
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        # Not F.softplus, which drops e^{−v} beyond v = 20.
+        return -F.logsigmoid(-v)
+
+    def to_module(self) -> nn.Module:
+        return nn.Sigmoid()
+
+
+@dataclass(frozen=True)
+class Tanh(SmoothActivation):
+    """Hyperbolic tangent.
+
+        σ(v)  = tanh(v)
+        Ψ(u)  = ½[(1 + u) log(1 + u) + (1 − u) log(1 − u)] − ½u² if |u| ≤ 1, +∞ otherwise
+        Φ*(v) = log cosh(v)
+
+    Ψ is continuous up to its ends, Ψ(±1) = log 2 − ½, where some texts put +∞:
+    lower semicontinuity asks for the finite value, and rounding reaches it.
+
+    Reference: Combettes & Pesquet, Set-Valued and Variational Analysis 28
+    (2020), there written u artanh(u) + ½(log(1 − u²) − u²).
+    """
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return torch.tanh(v)
+
+    def linearise(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        value = torch.tanh(t)
+        return value, 1 - value * value
+
+    def apply_(self, v: Tensor) -> Tensor:
+        return v.tanh_()
+
+    def psi(self, u: Tensor) -> Tensor:
+        c = u.clamp(-1, 1)
+        entropy = xlog1py(1 + c, c) + xlog1py(1 - c, -c)
+        return infinite_outside(0.5 * (entropy - c * c), u.abs() <= 1)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        # log cosh v = −½ log(1 − tanh² v) loses nothing near 0; the other form nothing far away.
+        near = -0.5 * torch.log1p(-torch.tanh(v.clamp(-1, 1)).square())
+        far = v.abs() + F.softplus(-2 * v.abs()) - math.log(2)
+        return torch.where(v.abs() < 1, near, far)
+
+    def to_module(self) -> nn.Module:
+        return nn.Tanh()
 
 
 @dataclass(frozen=True)

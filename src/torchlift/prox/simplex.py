@@ -18,8 +18,8 @@ from torchlift.prox.base import (
     indicator,
     infinite_outside,
 )
-from torchlift.prox.elu import ELU
-from torchlift.prox.newton import solve_increasing
+from torchlift.prox.smooth import solve_increasing
+from torchlift.prox.smooth_rectifiers import ELU
 
 
 def on_simplex(u: Tensor, dim: int) -> Tensor:

@@ -16,8 +16,8 @@ from torchlift.prox.base import (
     check_dim,
     check_group_step,
     check_step,
+    group_norm,
 )
-from torchlift.prox.norm import group_norm
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,18 +21,19 @@ from torchlift.core.solution import Record, Result, Solution, SolverError
 from torchlift.core.tensors import Point
 from torchlift.functions import Equals, GroupNorm, LeastSquares, SquaredDistance
 from torchlift.solvers.admm import ADMM
-from torchlift.solvers.backtracking import Backtracking
 from torchlift.solvers.base import Measure, Solver, State
-from torchlift.solvers.bcd import BlockCoordinateDescent
-from torchlift.solvers.conjugate_gradient import LinearSolution, conjugate_gradient
-from torchlift.solvers.drive import solve
+from torchlift.solvers.bcd import BlockCoordinateDescent, LinearisedBCD
+from torchlift.solvers.conjugate_gradient import (
+    LinearSolution,
+    conjugate_gradient,
+    power_iteration,
+    ridge_least_squares,
+)
+from torchlift.solvers.drive import Stopping, solve
 from torchlift.solvers.gauss_newton import GaussNewton, NonlinearLeastSquares
 from torchlift.solvers.implicit_sgd import Anchored, ImplicitStochasticGradient, StochasticProblem
-from torchlift.solvers.least_squares import ridge_least_squares
-from torchlift.solvers.linearised_bcd import LinearisedBCD
 from torchlift.solvers.momentum import HeavyBall, Momentum, Nesterov, NoMomentum
 from torchlift.solvers.pdhg import PDHG
-from torchlift.solvers.power_iteration import power_iteration
 from torchlift.solvers.proximal_gradient import (
     FISTA,
     GradientDescent,
@@ -43,8 +44,7 @@ from torchlift.solvers.proximal_gradient import (
 from torchlift.solvers.saddle import SaddleProblem, Term
 from torchlift.solvers.scaling import AdamScaling, Diagonal, Matrix, NoScaling, Scaling
 from torchlift.solvers.state import state_from_parts, state_to_parts
-from torchlift.solvers.step_size import Constant, Cosine, Diminishing, FromBound, StepRule
-from torchlift.solvers.stopping import Stopping
+from torchlift.solvers.step_size import Backtracking, Constant, Cosine, Diminishing, FromBound, StepRule
 
 #: Every solver by name. A new one adds its line here and cases to the contract tests, which it inherits.
 SOLVERS: dict[str, type[Solver[Any, Any]]] = {

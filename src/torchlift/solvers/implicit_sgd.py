@@ -14,9 +14,8 @@ from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Factor, Point, add, dot, norm, subtract
 from torchlift.solvers.base import NAN, Measure, Solver, State
 from torchlift.solvers.bcd import BlockCoordinateDescent
-from torchlift.solvers.drive import solve
+from torchlift.solvers.drive import Stopping, solve
 from torchlift.solvers.step_size import Constant, Schedule
-from torchlift.solvers.stopping import Stopping
 
 
 class StochasticProblem(ABC):

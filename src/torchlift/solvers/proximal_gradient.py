@@ -12,9 +12,8 @@ from torchlift.core.problem import Problem
 from torchlift.core.tensors import Point
 from torchlift.solvers.base import NAN, Measure, Solver, State
 from torchlift.solvers.momentum import Momentum, MomentumState, Nesterov, NoMomentum
-from torchlift.solvers.proposal import Proposal
 from torchlift.solvers.scaling import AdamScaling, NoScaling, Scaling, ScalingState
-from torchlift.solvers.step_size import Constant, FromBound, StepRule, StepState, as_rule
+from torchlift.solvers.step_size import Constant, FromBound, Proposal, StepRule, StepState, as_rule
 
 
 @dataclass(frozen=True, eq=False)

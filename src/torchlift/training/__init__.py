@@ -2,10 +2,9 @@
 
 from torchlift.core.progress import Progress
 from torchlift.core.signatures import check_calls
-from torchlift.training.contrastive import ContrastiveDescent
 from torchlift.training.gradient_step import BackPropagation, SweepDescent
 from torchlift.training.history import History, read_history
-from torchlift.training.lifted_step import LiftedDescent
+from torchlift.training.lifted_step import ContrastiveDescent, LiftedDescent
 from torchlift.training.metrics import METRICS, Metric, evaluate
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase

@@ -11,7 +11,7 @@
 | `learning_rate`               | a number, or None                                            |
 
 JSON has no NaN and no infinity: on disk they are {"$float": "nan"} and so on,
-which `read_history` turns back into numbers (see `core/encoding.py`).
+which `read_history` turns back into numbers (see `core/files.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from torchlift.core.checks import check_choice, check_instance, check_size
-from torchlift.core.encoding import decode, encode
 from torchlift.core.errors import DataError, TorchliftError, did_you_mean, invalid_type, invalid_value, message
-from torchlift.core.files import read_bytes, unlinked, write_file
+from torchlift.core.files import decode, encode, read_bytes, unlinked, write_file
 from torchlift.core.html import curve
 from torchlift.training.metrics import METRICS, Metric
 

@@ -1,8 +1,9 @@
-"""Solvers of lifted variables: on batches, or on all samples with lifted variables that persist."""
+"""Methods with lifted variables: solvers, on batches or on all samples, and the contrastive difference of energies."""
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,19 @@ import torch
 from torch import Tensor
 
 from torchlift.core.errors import invalid_value
+from torchlift.core.shard import Shard
 from torchlift.core.solution import Result, StepFailure
 from torchlift.core.tensors import Point
+from torchlift.data import Batch
 from torchlift.objective import Objective, TrainingBatches, TrainingProblem
+from torchlift.objective.contrast import contrast
 from torchlift.objective.latent_cache import LatentCache
 from torchlift.objective.problem import Split
-from torchlift.parallel import Mesh, load_sharded, training_batches, training_problem
+from torchlift.parallel import Mesh, load_sharded, stage_of, training_batches, training_problem
 from torchlift.parallel.partition import describe, partition
 from torchlift.solvers import ImplicitStochasticGradient, Solver, state_from_parts, state_to_parts
 from torchlift.solvers.state import state_points
+from torchlift.training.gradient_step import GradientMethod, GradientStep
 from torchlift.training.step import LatentSettings, Needs, StateDict, TrainMethod, TrainStep, Work
 
 #: Before the names of tensors that the problem holds, not the solver.
@@ -203,3 +208,44 @@ class LiftedStep(TrainStep):
         if isinstance(problem, TrainingBatches):
             return None if hasattr(self.state, "loss") else problem.value(self.state.point)
         return problem.mean_loss()
+
+
+@dataclass(frozen=True)
+class ContrastiveDescent(GradientMethod):
+    """The difference of two energies, both minimised over the lifted variables: see `objective.contrast`."""
+
+    needs = Needs(latents=True, axes=frozenset({"data", "layers"}), settings=False, lifting="contrastive")
+
+    def check(self, work: Work) -> None:
+        if self.stages > 1:
+            hint = "Its layers are divided by the mesh axis layers."
+            invalid_value("ContrastiveDescent stages", "1: no signal arrives late there", self.stages, hint)
+        super().check(work)
+
+    def layout(self, work: Work) -> str:
+        return describe(partition(work.network, work.mesh.layers)) if work.mesh.layers > 1 else ""  # type: ignore
+
+    def init(self, work: Work) -> GradientStep:
+        return GradientStep(self, work, _ContrastiveGradient(work))
+
+    def gradients(self, work: Work, shard: Shard) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class _ContrastiveGradient:
+    """The gradient of the contrastive scheme, by layers where a mesh divides those."""
+
+    def __init__(self, work: Work) -> None:
+        self.objective = Objective(work.network, work.lifting, work.loss)  # type: ignore[arg-type]
+        self.stage = stage_of(self.objective, work.mesh)
+        self._budget = work.budget
+
+    def __call__(self, batch: Batch, shard: Shard) -> tuple[Tensor, Tensor]:
+        self.stage.load()
+        loss, output, gradients = contrast(self.stage, *batch, shard, lambda: self._budget(0) <= 0)
+        # every process makes the whole step
+        whole = self.stage.gather([gradients[name] for name in self.stage.names])
+        targets = [p for p in self.objective.network.parameters() if p.requires_grad]
+        for parameter, gradient in zip(targets, whole, strict=True):
+            parameter.grad = gradient
+        return loss, output

@@ -15,14 +15,13 @@ from torchlift.core.checks import check_positive
 from torchlift.core.errors import DataError, invalid_value, message
 from torchlift.core.memory import available_memory, format_bytes
 from torchlift.data import Batches, TensorBatches
-from torchlift.data.drawn import DrawnBatches
+from torchlift.data.tensors import DrawnBatches
 from torchlift.objective import Objective
 from torchlift.objective.batches import lasting_indices
 from torchlift.objective.engine import Layout
 from torchlift.objective.latent_cache import state_bytes
 from torchlift.operators.context import context_tensors
-from torchlift.training.checked import CheckedBatches
-from torchlift.training.modules import like
+from torchlift.training.modules import CheckedBatches, like
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.plan import PlannedPhase
 from torchlift.training.small_run import FEW, SmallRun, state_shapes

@@ -12,9 +12,8 @@ from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.liftings import Bregman, Lifting
 from torchlift.solvers import Backtracking, LinearisedBCD, ProximalGradient, Solver
 from torchlift.sweeps import RelativeStep
-from torchlift.training.contrastive import ContrastiveDescent
 from torchlift.training.gradient_step import BackPropagation, GradientMethod, SweepDescent
-from torchlift.training.lifted_step import LiftedDescent
+from torchlift.training.lifted_step import ContrastiveDescent, LiftedDescent
 from torchlift.training.step import TrainMethod
 
 SolverLike: TypeAlias = Solver[Any, Any] | TrainMethod | Callable[[Any], torch.optim.Optimizer]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchlift.core.memory import StorageWatch, tensors_in
 from torchlift.core.solution import StepFailure
-from torchlift.core.storages import StorageWatch, tensors_in
 from torchlift.data import Batch, Batches, TensorBatches
 from torchlift.data.base import select_samples
 from torchlift.networks import Network

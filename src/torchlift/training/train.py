@@ -29,15 +29,14 @@ from torchlift.io import Checkpoint, Checkpoints
 from torchlift.io.folders import writing
 from torchlift.liftings import Lifting
 from torchlift.networks import Network
-from torchlift.objective.clamp import clamped
+from torchlift.objective.zero_loss import clamped
 from torchlift.parallel import Mesh, as_mesh, begin_alike, on_first, open_checkpoints
-from torchlift.training.checked import CheckedBatches, check_fit
 from torchlift.training.configuration import check_same, configuration
 from torchlift.training.history import History
 from torchlift.training.memory import check_memory
 from torchlift.training.methods import SolverLike
 from torchlift.training.metrics import Metric, as_metrics
-from torchlift.training.modules import example_output, like
+from torchlift.training.modules import CheckedBatches, check_fit, example_output, like
 from torchlift.training.options import TrainOptions
 from torchlift.training.phase import Phase, default_batch_size
 from torchlift.training.plan import PlannedPhase

@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 import torchlift.solvers
 import torchlift.training
 from torchlift.cli.settings.data import load_samples
-from torchlift.cli.settings.fields import settings_from, types_of
-from torchlift.cli.settings.files import read_configuration, write_configuration
+from torchlift.cli.settings.files import read_configuration, settings_from, types_of, write_configuration
 from torchlift.cli.settings.settings import (
     Configuration,
     DataSettings,
@@ -25,9 +24,8 @@ from torchlift.cli.settings.settings import (
     PhaseSettings,
     TrainingSettings,
 )
-from torchlift.cli.settings.setup import prepare, settle
+from torchlift.cli.settings.setup import build_phases, prepare, settle
 from torchlift.cli.settings.solvers import SOLVERS, options_of
-from torchlift.cli.settings.training import build_phases
 from torchlift.core.errors import DataError, TorchliftError
 from torchlift.liftings import Bregman, Classical, Conventional
 from torchlift.training import BackPropagation

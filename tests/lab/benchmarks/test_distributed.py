@@ -21,7 +21,7 @@ from torchlift.lab.benchmarks.distributed.fit import ALONE, as_work, fitted
 from torchlift.lab.benchmarks.distributed.race import judged
 from torchlift.lab.benchmarks.measure import PeakMemory
 from torchlift.lab.planning import Machine, Passes, data_parallel, lifting
-from torchlift.lab.planning.methods import COPIES
+from torchlift.lab.planning.plan import COPIES
 
 
 @pytest.fixture(scope="module")

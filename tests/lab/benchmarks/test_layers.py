@@ -11,7 +11,7 @@ import torch
 
 from torchlift.cli.app import run
 from torchlift.lab.benchmarks import layers
-from torchlift.lab.benchmarks.coordinates import compare
+from torchlift.lab.benchmarks.layers import compare
 from torchlift.lab.benchmarks.measure import PeakMemory, interleaved
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP

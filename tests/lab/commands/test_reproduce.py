@@ -15,9 +15,10 @@ from contracts.experiments import Example, Failing, Interrupted, Second
 from forked_commands import Command
 from torchlift.cli import main
 from torchlift.core.errors import TorchliftError
-from torchlift.io.lock import FolderLock
+from torchlift.io.folders import FolderLock
 from torchlift.lab.commands import reproduce
-from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work, at_once
+from torchlift.lab.reproduction import EXPERIMENTS, ExperimentResult, Work
+from torchlift.lab.reproduction import run as running
 from torchlift.report.records import load_record
 
 
@@ -160,7 +161,7 @@ def test_ctrl_c_stops_all_of_them(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_that_python_drops_comes_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", at_once._ask_again)
+    monkeypatch.setattr(sys, "unraisablehook", running._ask_again)
 
     class Ends:
         def __del__(self) -> None:

@@ -10,8 +10,7 @@ import torch
 
 from torchlift.lab.reproduction import Options, Work
 from torchlift.lab.reproduction.auxiliary_start import STARTS, AuxiliaryStart, claims
-from torchlift.lab.reproduction.recognition import SPLITS
-from torchlift.lab.reproduction.restoration import Outcome
+from torchlift.lab.reproduction.restoration import SPLITS, Outcome
 from torchlift.lab.trajectory import Trajectory
 from torchlift.report.records import Table
 

@@ -25,9 +25,10 @@ from torchlift.lab.reproduction.inverse_problems import (
     Key,
     claims,
 )
-from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
+    SPLITS,
     Outcome,
+    Reader,
     Size,
     Trainings,
     conventional,

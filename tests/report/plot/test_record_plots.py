@@ -14,8 +14,8 @@ from contracts.experiments import figures
 from torchlift import plot
 from torchlift.core.errors import InvalidTypeError
 from torchlift.report import records
+from torchlift.report.plot.curves import number
 from torchlift.report.plot.figures import save_figure
-from torchlift.report.plot.style import number
 from torchlift.report.records import Blocks, Curves, Grid, HeatMap, Pictures, Series, Table
 
 STEPS = [float(step) for step in range(1, 41)]

@@ -9,11 +9,8 @@
 | `optim.Prior`                  | `priors.Prior`, `Regulariser`  | `as_prior`                    |
 """
 
-from torchlift.contrib.deepinv.operator import from_physics
-from torchlift.contrib.deepinv.physics import as_physics
+from torchlift.contrib.deepinv.physics import PhysicsTask, as_physics, from_physics
 from torchlift.contrib.deepinv.prior import as_prior
-from torchlift.contrib.deepinv.reconstructor import as_reconstructor
-from torchlift.contrib.deepinv.task import PhysicsTask
-from torchlift.contrib.deepinv.trainable import with_physics
+from torchlift.contrib.deepinv.reconstructor import as_reconstructor, with_physics
 
 __all__ = ["PhysicsTask", "as_physics", "as_prior", "as_reconstructor", "from_physics", "with_physics"]

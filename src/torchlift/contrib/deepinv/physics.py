@@ -1,18 +1,46 @@
-"""An operator as a physics of deepinv."""
+"""Operators as physics of deepinv, its physics as operators, and as inverse problems."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from torchlift.contrib.deepinv.package import part
-from torchlift.core.checks import check_instance, check_tensor
+from torchlift.core.checks import Shape, check_instance, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
+from torchlift.data import Task
 from torchlift.operators import Context, LinearOperator, OperatorStack
+from torchlift.operators.physics import physics_operator
 
 LinearPhysics = part("physics").LinearPhysics
+
+
+def from_physics(physics: Any, in_shape: Any = None, context: Context = None) -> LinearOperator:
+    """A `deepinv.physics.LinearPhysics` as an operator x ↦ A(x); its noise is left out.
+
+    The operator keeps the tensors that the physics holds now. Parameters that
+    differ from image to image are its context, under the names that the physics
+    has for them: `operator(x, {"mask": masks})`. Linearity and adjointness are tried.
+
+    Arguments:
+        physics: any linear physics whose measurements are one real tensor.
+        in_shape: shape of one image, such as (1, 28, 28); by default the `img_size` of the physics.
+        context: an example, where the physics has no parameters of its own.
+
+    Example:
+        >>> import deepinv, torchlift as tl
+        >>> blur = deepinv.physics.Blur(deepinv.physics.functional.gaussian_blur(sigma=1.0), padding="circular")
+        >>> H = tl.contrib.deepinv.from_physics(blur, (1, 28, 28))
+        >>> tl.check_operator(H).ok
+        True
+    """
+    hint = "A physics that is not linear has no adjoint, and no place in a network of the unified form."
+    check_instance("from_physics", physics, LinearPhysics, "a deepinv.physics.LinearPhysics", hint)
+    shape = getattr(physics, "img_size", None) if in_shape is None else in_shape
+    return physics_operator("from_physics", physics, shape, context)
 
 
 class OperatorPhysics(LinearPhysics):
@@ -75,3 +103,35 @@ def as_physics(operator: LinearOperator, *, noise_model: Any = None, context: Co
     if noise_model is not None:
         settings["noise_model"] = noise_model
     return OperatorPhysics(operator, context or {}, settings)
+
+
+ZeroNoise, GaussianNoise = part("physics").ZeroNoise, part("physics").GaussianNoise
+
+
+@dataclass(frozen=True, eq=False)
+class PhysicsTask(Task):
+    """The inverse problem y = A(x) + noise of a `deepinv.physics.LinearPhysics`, without noise or with a Gaussian one.
+
+    Arguments:
+        physics: the forward model; its noise becomes `noise`, the standard deviation.
+    """
+
+    physics: Any
+    noise: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_instance("PhysicsTask", self.physics, LinearPhysics, "a deepinv.physics.LinearPhysics")
+        object.__setattr__(self, "noise", _deviation(self.physics.noise_model))
+
+    def operator(self, shape: Shape, like: Tensor | None = None) -> LinearOperator:
+        operator = from_physics(self.physics, shape)
+        return operator if like is None else operator.map_tensors(lambda _, tensor: tensor.to(like))
+
+
+def _deviation(noise_model: Any) -> float:
+    if isinstance(noise_model, ZeroNoise):
+        return 0.0
+    if isinstance(noise_model, GaussianNoise) and noise_model.sigma.numel() == 1:
+        return float(noise_model.sigma)
+    hint = "Measure with the physics itself: y = physics(x)."
+    invalid_value("PhysicsTask noise", "no noise, or Gaussian noise of one strength", type(noise_model).__name__, hint)

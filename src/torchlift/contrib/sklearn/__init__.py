@@ -1,6 +1,5 @@
 """Estimators for scikit-learn, trained by lifting."""
 
-from torchlift.contrib.sklearn.classifier import LiftedClassifier
-from torchlift.contrib.sklearn.regressor import LiftedRegressor
+from torchlift.contrib.sklearn.estimators import LiftedClassifier, LiftedRegressor
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]

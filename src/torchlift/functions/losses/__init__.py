@@ -19,8 +19,7 @@ from __future__ import annotations
 from torchlift.core.signatures import check_calls
 from torchlift.functions.losses.base import Loss
 from torchlift.functions.losses.criterion import Criterion, LossLike, as_loss
-from torchlift.functions.losses.cross_entropy import CrossEntropy
-from torchlift.functions.losses.kullback_leibler import KullbackLeibler
+from torchlift.functions.losses.cross_entropy import CrossEntropy, KullbackLeibler
 from torchlift.functions.losses.residual import (
     Absolute,
     Huber,

@@ -13,7 +13,7 @@ from torchlift.core.checks import check_finite, check_positive, check_tensor
 from torchlift.core.errors import invalid_value
 from torchlift.core.signatures import explain
 from torchlift.functions.base import Amount, Function, check_step, per_sample, zero_or_infinite
-from torchlift.functions.equals import Equals
+from torchlift.functions.constraints import Equals
 from torchlift.functions.group_norm import GroupNorm
 from torchlift.functions.l1 import L1
 from torchlift.functions.losses.base import Loss

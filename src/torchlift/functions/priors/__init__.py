@@ -19,14 +19,12 @@ Priors add up and take factors: `TotalVariation() + 0.1 * L1() + Box(0, 1)`. Eve
 from __future__ import annotations
 
 from torchlift.core.signatures import check_calls
-from torchlift.functions.ball import Ball
 from torchlift.functions.base import Multiple, Part, Prior, Split, Sum
-from torchlift.functions.box import Box, NonNegative
+from torchlift.functions.constraints import Ball, Box, NonNegative
 from torchlift.functions.l1 import L1
+from torchlift.functions.priors.images import HuberTV, TotalVariation, Wavelet
 from torchlift.functions.priors.plug_and_play import PlugAndPlay
 from torchlift.functions.priors.tikhonov import Tikhonov
-from torchlift.functions.priors.total_variation import HuberTV, TotalVariation
-from torchlift.functions.priors.wavelet import Wavelet
 
 #: Every prior by name. A new one adds its line here and inherits all contract tests.
 PRIORS: dict[str, type[Prior]] = {

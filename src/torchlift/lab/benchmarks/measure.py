@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from torchlift.core.storages import StorageWatch
+from torchlift.core.memory import StorageWatch
 
 Method = TypeVar("Method")
 

@@ -22,8 +22,7 @@ from torchlift.cli.tables import columns, facts
 from torchlift.core.checks import check_size
 from torchlift.core.errors import DataError, InvalidValueError, TorchliftError, did_you_mean, message
 from torchlift.lab.reproduction import EXPERIMENTS, Experiment, Options, Scale, reproduce
-from torchlift.lab.reproduction.at_once import reason, reproduce_at_once
-from torchlift.lab.reproduction.run import OUT, check_folder, started
+from torchlift.lab.reproduction.run import OUT, check_folder, reason, reproduce_at_once, started
 from torchlift.report.records import load_record
 from torchlift.report.records.figures import OUTCOMES
 

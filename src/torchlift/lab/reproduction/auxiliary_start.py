@@ -11,8 +11,7 @@ import torch
 from torchlift.lab.problem import LAYERS, MU
 from torchlift.lab.reproduction.confidence import confidence
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
-from torchlift.lab.reproduction.recognition import Reader
-from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Size, Trainings, lifted_bregman, pictures
+from torchlift.lab.reproduction.restoration import SHOWN, Outcome, Reader, Size, Trainings, lifted_bregman, pictures
 from torchlift.lab.trajectory import series
 from torchlift.report.records import Cell, Claim, Curves, Table
 

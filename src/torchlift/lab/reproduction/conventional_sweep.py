@@ -9,11 +9,12 @@ from itertools import product
 
 from torchlift.lab.problem import LAYERS, SIDE, Images
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     PUBLISHED_STEPS,
     SHOWN,
+    SPLITS,
     Outcome,
+    Reader,
     Size,
     Trainings,
     conventional,

@@ -17,11 +17,12 @@ from torchlift.data import psnr
 from torchlift.lab.problem import LAYERS, MU, WATCHED, Images, build
 from torchlift.lab.reproduction.confidence import Interval, confidence, every
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Work
-from torchlift.lab.reproduction.recognition import SPLITS, Reader
 from torchlift.lab.reproduction.restoration import (
     PUBLISHED_STEPS,
     SHOWN,
+    SPLITS,
     Outcome,
+    Reader,
     Size,
     Trainings,
     conventional,

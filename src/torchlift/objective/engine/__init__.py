@@ -1,10 +1,9 @@
 """How W u + b, its adjoint and its parameter gradients are evaluated for all layers."""
 
 from torchlift.core.signatures import check_calls
-from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
+from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
 from torchlift.objective.engine.general import GeneralEngine
 from torchlift.objective.engine.stacked import StackedEngine
-from torchlift.objective.engine.states import Layout, States
 
 #: Engines by name, the fastest first.
 ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "general": GeneralEngine}

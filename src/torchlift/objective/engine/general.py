@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
-from torchlift.objective.engine.states import Layout, States
+from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
 from torchlift.operators import Context
 from torchlift.prox.base import is_trained
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from torchlift.objective.engine import products
-from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Part, Setting, Want
-from torchlift.objective.engine.states import Layout, States
+from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
 from torchlift.operators import Context, DenseRun
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.prox.base import is_trained, tensors_of

@@ -3,7 +3,7 @@
 from torchlift.core.signatures import check_calls
 from torchlift.report.plot.blocks import blocks
 from torchlift.report.plot.figures import figure
-from torchlift.report.plot.inversion import pictures, weights
+from torchlift.report.plot.image_rows import pictures, weights
 from torchlift.report.plot.training import training
 
 __all__ = ["blocks", "figure", "pictures", "training", "weights"]

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from torchlift.core.errors import invalid_type
 from torchlift.core.files import unlinked
 from torchlift.report import records
-from torchlift.report.plot.blocks import draw_blocks
+from torchlift.report.plot.blocks import draw_blocks, draw_heat_map
 from torchlift.report.plot.curves import draw_curves
-from torchlift.report.plot.heat_map import draw_heat_map
 from torchlift.report.plot.image_rows import draw_pictures
 from torchlift.report.records import Blocks, Curves, HeatMap, Pictures
-from torchlift.report.records.checked import check_name
+from torchlift.report.records.files import check_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

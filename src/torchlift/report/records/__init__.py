@@ -1,7 +1,6 @@
 """What work leaves behind for people: claims, tables, curves and pictures, on disk and ready to be shown."""
 
 from torchlift.core.signatures import check_calls
-from torchlift.report.records.blocks import network_blocks
 from torchlift.report.records.environment import environment
 from torchlift.report.records.figures import (
     Blocks,
@@ -15,6 +14,7 @@ from torchlift.report.records.figures import (
     Record,
     Series,
     Table,
+    network_blocks,
 )
 from torchlift.report.records.files import load_record, save_record
 from torchlift.report.records.text import cell_text, latex, markdown, record_markdown

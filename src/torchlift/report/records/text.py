@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchlift.report.records.checked import check_name
 from torchlift.report.records.figures import OUTCOMES, Cell, Record, Table
+from torchlift.report.records.files import check_name
 
 NOT_DRAWN = 'Not drawn: matplotlib is absent (`pip install "torchlift[plot]"`).'
 

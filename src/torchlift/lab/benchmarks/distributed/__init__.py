@@ -2,8 +2,8 @@
 
 from torchlift.core.signatures import check_calls
 from torchlift.lab.benchmarks.distributed.bench import Effort, run
+from torchlift.lab.benchmarks.distributed.methods import Size
 from torchlift.lab.benchmarks.distributed.race import race
-from torchlift.lab.benchmarks.distributed.size import Size
 
 __all__ = ["Effort", "Size", "race", "run"]
 

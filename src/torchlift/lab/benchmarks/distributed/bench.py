@@ -1,8 +1,10 @@
-"""All methods in one world of processes, size after size."""
+"""All methods in one world of processes of one thread each, size after size."""
 
 from __future__ import annotations
 
 import json
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,13 +12,97 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchlift.lab.benchmarks.distributed import methods, volume
-from torchlift.lab.benchmarks.distributed.fit import as_work, fitted, quiet
-from torchlift.lab.benchmarks.distributed.size import Size
-from torchlift.lab.benchmarks.distributed.volume import Volume
-from torchlift.lab.benchmarks.distributed.world import Contestant, interleaved, launch
+from torchlift.lab.benchmarks import measure
+from torchlift.lab.benchmarks.distributed import fit, methods
+from torchlift.lab.benchmarks.distributed.fit import Volume, as_work, fitted, quiet
+from torchlift.lab.benchmarks.distributed.methods import Size
 from torchlift.lab.planning import Machine, data_parallel, lifting, pipelined
 from torchlift.parallel import Mesh, as_mesh
+
+#: Calls in a burst at most.
+MOST = 100
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to measure.
+
+    Arguments:
+        call: one step.
+        alone: only the first process calls it, while the others wait without work.
+    """
+
+    call: Callable[[], object]
+    alone: bool = False
+
+
+def launch(function: Callable[..., str], processes: int, *arguments: str) -> str:
+    """Start processes on this machine as torchrun does; what the first one returns.
+
+    Arguments:
+        function: of a module, so that new processes find it; called inside a process group (gloo), with one thread.
+        processes: how many.
+        arguments: of the function.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        run_id="torchlift-bench", max_restarts=0, monitor_interval=0.1, start_method="spawn",
+    )  # fmt: skip
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        return elastic_launch(config, _member)(function, *arguments)[0]
+    except SignalException as stop:
+        if stop.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in handlers.items():  # torch leaves its own behind
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _member(function: Callable[..., str], *arguments: str) -> str:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        return function(*arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def interleaved(methods: Mapping[str, Contestant], *, repeats: int, seconds: float, burst: float) -> dict[str, float]:
+    """Median seconds per call, as the first process sees it: from a moment when all are ready to one when all are done.
+
+    Arguments:
+        methods: by name, the same on all processes.
+        repeats, seconds, burst: as in `torchlift.lab.benchmarks.measure.interleaved`.
+    """
+    return measure.interleaved(
+        methods, repeats=repeats, seconds=seconds, burst=burst, most=MOST, timed=_seconds, agreed=_first
+    )
+
+
+def _seconds(method: Contestant, count: int) -> float:
+    acts = dist.get_rank() == 0 or not method.alone
+    if acts:
+        method.call()
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(count if acts else 0):
+        method.call()
+    dist.barrier()
+    return (time.perf_counter() - start) / count
+
+
+def _first(number: float) -> float:
+    """The number of the first process, on all of them."""
+    shared = torch.tensor(number, dtype=torch.float64)
+    dist.broadcast(shared, 0)
+    return float(shared)
+
 
 AGAINST = {
     "lifted, layers": "lifted",
@@ -98,10 +184,10 @@ def _measure(sizes: str, effort: str) -> str:
         for _ in range(2 * chosen.processes):  # until every stage has work
             late()
         expected = {
-            "lifted, layers": (jacobi["lifted, layers"], layers, volume.jacobi(size, 1, chosen.processes)),
-            "lifted, data": (jacobi["lifted, data"], data, volume.jacobi(size, chosen.processes, 1)),
-            "sweeps, data": (swept, data, volume.sweeps(size, chosen.processes)),
-            "late sweeps, layers": (late, layers, volume.late_sweeps(size, chosen.processes)),
+            "lifted, layers": (jacobi["lifted, layers"], layers, fit.jacobi_volume(size, 1, chosen.processes)),
+            "lifted, data": (jacobi["lifted, data"], data, fit.jacobi_volume(size, chosen.processes, 1)),
+            "sweeps, data": (swept, data, fit.sweeps_volume(size, chosen.processes)),
+            "late sweeps, layers": (late, layers, fit.late_sweeps_volume(size, chosen.processes)),
         }
         counted = {name: _counted(call, mesh) for name, (call, mesh, _) in expected.items()}
         field = {

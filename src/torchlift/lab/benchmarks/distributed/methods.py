@@ -1,23 +1,74 @@
-"""Steps of lifted training on one and on many processes, and of back-propagation as torch has it."""
+"""The networks that are measured, and steps of lifted training and of back-propagation as torch has it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchlift.core.checks import Shape
+from torchlift.core.checks import Shape, check_size
+from torchlift.core.errors import invalid_value
 from torchlift.data import as_batches
 from torchlift.functions.losses import SquaredError
-from torchlift.lab.benchmarks.distributed.size import Size
 from torchlift.liftings import Bregman
+from torchlift.networks import MLP
 from torchlift.objective import Objective, TrainingProblem
 from torchlift.parallel import Mesh, MeshShard, ShardedProblem, as_mesh, split_evenly, stage_of
 from torchlift.parallel.partition import partition
+from torchlift.prox import ReLU
 from torchlift.solvers import ProximalGradient, Solver
 from torchlift.training import SweepDescent, Work
+
+
+@dataclass(frozen=True)
+class Size:
+    """A multilayer perceptron with ReLU and as many inputs and outputs as units, and its full batch.
+
+    Arguments:
+        layers: hidden layers J; with the output map there are J + 1 weight matrices.
+        width: units N of each.
+        batch: samples B.
+    """
+
+    layers: int
+    width: int
+    batch: int
+
+    @staticmethod
+    def parse(text: str) -> Size:
+        """From "8x784x1000"."""
+        numbers = text.split("x")
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+            hint = "Try 8x784x1000."
+            invalid_value("bench distributed sizes", "layers x width x batch", repr(text), hint)
+        return Size(*(check_size("bench distributed sizes", int(number)) for number in numbers))
+
+    def __str__(self) -> str:
+        return f"{self.layers}x{self.width}x{self.batch}"
+
+    @property
+    def maps(self) -> int:
+        """Weight matrices."""
+        return self.layers + 1
+
+    @property
+    def parameters(self) -> int:
+        return self.maps * self.width * (self.width + 1)
+
+    def network(self) -> MLP:
+        """The same weights whenever it is asked for."""
+        generator = torch.Generator().manual_seed(0)
+        return MLP([self.width] * (self.layers + 2), ReLU(), generator=generator)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, the same whenever they are asked for."""
+        generator = torch.Generator().manual_seed(1)
+        y, x = (torch.randn(self.batch, self.width, generator=generator) for _ in range(2))
+        return y, x
+
 
 MU = 0.5
 #: So short that nothing ever diverges; how far a step goes does not change its time.

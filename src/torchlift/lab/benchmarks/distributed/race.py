@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batches, as_batches, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
+from torchlift.lab.benchmarks.distributed.bench import launch
 from torchlift.lab.benchmarks.distributed.methods import pipeline
-from torchlift.lab.benchmarks.distributed.world import launch
 from torchlift.lab.benchmarks.league_cases import cifar_classes, load_cifar
 from torchlift.lab.benchmarks.step_modules import AUTOENCODER, VGG, dense
 from torchlift.parallel import Mesh, as_mesh, cut_sequential, split_evenly, take_over

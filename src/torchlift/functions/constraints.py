@@ -1,4 +1,4 @@
-"""Intervals: every entry between two ends, or non-negative."""
+"""Constraints: an interval, a ball, a given value. Each is 0 inside, +∞ outside."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchlift.core.checks import check_finite, check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
 from torchlift.functions.base import Amount, Function, check_step, per_sample, zero_or_infinite
+from torchlift.prox import L2Ball
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,75 @@ class NonNegative(Box):
     @classmethod
     def examples(cls) -> tuple[Function, ...]:
         return (cls(),)
+
+
+@dataclass(frozen=True)
+class Ball(Function):
+    """The constraint ‖x‖₂ ≤ r on every sample.
+
+        g(x)  = 0 if ‖x‖₂ ≤ r, +∞ otherwise
+        prox  = x·min(1, r/‖x‖₂), whatever the step
+        g*(p) = r‖p‖₂
+
+    Arguments:
+        radius: r > 0.
+    """
+
+    constraint: ClassVar[bool] = True
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("Ball radius", self.radius)
+
+    def value(self, x: Tensor) -> Tensor:
+        return L2Ball(self.radius).psi(x.reshape(len(x), -1))
+
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        check_step(step, x)
+        return L2Ball(self.radius)(x.reshape(len(x), -1)).view_as(x)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return self.radius * torch.linalg.vector_norm(p.reshape(len(p), -1), dim=1)
+
+    def meet(self, other: Function) -> Function | None:
+        return min(self, other, key=lambda ball: ball.radius) if isinstance(other, Ball) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Equals(Function):
+    """The constraint x = b.
+
+        g(x)  = 0 if ‖x − b‖∞ is at most a tolerance, +∞ otherwise
+        prox  = b
+        g*(p) = ⟨p, b⟩
+
+    Arguments:
+        target: b, of the shape of x or one that broadcasts.
+        tolerance: how far a point may be from b for its value to count as 0.
+    """
+
+    elementwise: ClassVar[bool] = True
+    constraint: ClassVar[bool] = True
+
+    target: Tensor
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite("Equals target", check_tensor("Equals target", self.target))
+        if not self.tolerance >= 0:
+            invalid_value("Equals tolerance", "a number >= 0", self.tolerance)
+
+    def value(self, x: Tensor) -> Tensor:
+        return zero_or_infinite((x - self.target.to(x)).abs() <= self.tolerance, x)
+
+    def prox(self, x: Tensor, step: Amount = 1.0) -> Tensor:
+        check_step(step, x)
+        return self.target.to(x).expand_as(x).clone()
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return per_sample(p * self.target.to(p))
+
+    @classmethod
+    def example(cls) -> Function:
+        return cls(torch.tensor(0.7, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""What the two estimators share: parameters, network, training."""
+"""The two estimators, and what they share: parameters, network, training."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from torchlift.core.checks import check_interval, check_shape
-from torchlift.functions.losses import Loss
+from torchlift.core.errors import invalid_value
+from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
 from torchlift.liftings import Lifting
-from torchlift.networks import MLP
+from torchlift.networks import MLP, Network
 from torchlift.prox import ProximalActivation, as_activation
 from torchlift.training import train
 from torchlift.training.methods import SolverLike
@@ -139,3 +141,85 @@ def _held_out(where: str, fraction: object, samples: int, kinds: np.ndarray | No
         chosen = torch.randperm(len(members), generator=generator)[: int(share * len(members))]
         held[members[chosen]] = True
     return held
+
+
+class LiftedClassifier(ClassifierMixin, LiftedEstimator):
+    """Classification into two or more classes by a lifted multilayer perceptron, with cross-entropy.
+
+    Labels may be numbers or text. Features are taken as they are: put a
+    `StandardScaler` before the estimator where their sizes differ. Arguments
+    and attributes are those of `LiftedEstimator`, with the labels in
+    `classes_`.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 200).reshape(-1, 1)
+        >>> labels = np.where(np.abs(X[:, 0]) < 0.5, "inside", "outside")
+        >>> LiftedClassifier((20,), random_state=0).fit(X, labels).score(X, labels) > 0.95
+        True
+    """
+
+    def fit(self, X: Any, y: Any) -> LiftedClassifier:
+        """Train anew on features X (n, features) and labels y (n,)."""
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        if len(self.classes_) < 2:
+            invalid_value("LiftedClassifier labels", "at least two classes", f"one class: {self.classes_[0]!r}")
+        self._train(own_memory(X), labels.astype(np.int64), len(self.classes_), CrossEntropy(), labels)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each sample."""
+        chosen = self._outputs(X).argmax(1).numpy()
+        return self.classes_[chosen]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, classes), in the order of `classes_`."""
+        return self._outputs(X).softmax(1).numpy()
+
+
+class LiftedRegressor(RegressorMixin, LiftedEstimator):
+    """Regression with one or several outputs by a lifted multilayer perceptron.
+
+    Targets are standardised for training and the last layer undoes it, so
+    `network_` predicts in the units of the targets, and losses in `history_`
+    are in standardised ones. Features are taken as they are: put a
+    `StandardScaler` before the estimator where their sizes differ. Arguments
+    and attributes are those of `LiftedEstimator`.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 200).reshape(-1, 1)
+        >>> LiftedRegressor((20,), random_state=0).fit(X, np.abs(X[:, 0])).score(X, np.abs(X[:, 0])) > 0.95
+        True
+    """
+
+    def fit(self, X: Any, y: Any) -> LiftedRegressor:
+        """Train anew on features X (n, features) and targets y (n,) or (n, outputs)."""
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
+        targets = own_memory(y).astype(X.dtype).reshape(len(X), -1)
+        mean, spread = targets.mean(0), targets.std(0)
+        spread[spread == 0] = 1
+        self._train(own_memory(X), (targets - mean) / spread, targets.shape[1], SquaredError(), None)
+        _rescale(self.network_, torch.from_numpy(mean), torch.from_numpy(spread))
+        self.n_outputs_ = targets.shape[1]
+        self._one_column = y.ndim == 1
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predictions, (n,) or (n, outputs) like the targets of `fit`."""
+        outputs = self._outputs(X).numpy()
+        return outputs.ravel() if self._one_column else outputs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+@torch.no_grad()
+def _rescale(network: Network, mean: torch.Tensor, spread: torch.Tensor) -> None:
+    """Replace N by mean + spread·N, in the last layer."""
+    run = network.output_run()
+    assert run is not None and run.bias is not None  # an MLP ends with one dense layer
+    run.weight.mul_(spread[:, None])
+    run.bias.mul_(spread).add_(mean)
