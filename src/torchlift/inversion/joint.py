@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from torchlift.inversion.accelerated import Accelerated
+from torchlift.inversion.curve import fit_curve, inside
 from torchlift.inversion.problem import InversionProblem
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import WeightTrace
 from torchlift.inversion.run import Budget, run_steps
-from torchlift.inversion.sure import Probe
+from torchlift.inversion.sure import Probe, visibly_less
 
 #: Images that decide, spread over all of them.
 IMAGES = 24
@@ -70,7 +71,9 @@ def choose_jointly(
         free: whether entries may be held differently.
     """
     search = _Search(problem, decoder, noise, budget, free)
-    unchanged = float(search.risk(_inside(search.pair)).mean())
+    if search.curve is not None:
+        problem = replace(problem, guess=search.curve(problem))
+    unchanged = float(search.risk(inside(search.pair)).mean())
     place = search.downhill()
     weight, anchor = search.settings(place)
     in_vain = unchanged < float(search.risks[place].mean())
@@ -115,6 +118,10 @@ class _Search:
         twice = few.select(torch.arange(count, device=device).repeat(2))
         self.pair = replace(twice, output=y, target=y, guess=decoder(y), curvatures=())
         """Both inversions of every image, of its data and of the probe's, in one batch."""
+        self.curve = fit_curve(self.pair, self.probe) if free and self.pair.guess.ndim == 4 else None
+        """What corrects the grey levels of the decoder."""
+        if self.curve is not None:
+            self.pair = replace(self.pair, guess=self.curve(self.pair))
         self.unit = ANCHOR * noise**2
         """The anchor of j = 0."""
         self.error = 0.0
@@ -144,7 +151,7 @@ class _Search:
         self._try(here, start)
         while True:
             best = min(self._neighbours(here), key=lambda place: float(self._try(place, self._inverted[here]).mean()))
-            if not _visibly_less(self.risks[best], self.risks[here]):
+            if not visibly_less(self.risks[best], self.risks[here]):
                 return here
             here = best
 
@@ -185,21 +192,9 @@ class _Search:
         return run_steps(trial, self._solver, start, replace(self.budget, max_steps=steps)).x
 
 
-def _visibly_less(new: Tensor, old: Tensor) -> bool:
-    """Whether the mean over images is less by more than its standard error, since estimates scatter: of (B,) each."""
-    gain = old - new
-    scatter = float(gain.std()) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
-    return float(gain.mean()) > scatter
-
-
-def _inside(problem: InversionProblem) -> Tensor:
-    """The guess, inside the constraints."""
-    return problem.split.prox(problem.guess, 0.0) if problem.constrained else problem.guess
-
-
 def _errors(problem: InversionProblem, x: Tensor) -> Tensor:
     """What the squared error of the guess is taken to be at every entry, if x is better: like x."""
-    square = (x - _inside(problem)).square()
+    square = (x - inside(problem)).square()
     mean = square.flatten(1).mean(1).view(-1, 1, 1, 1)
     return avg_pool2d(square, WINDOW, stride=1, padding=WINDOW // 2, count_include_pad=False) + FLOOR * mean
 
