@@ -18,8 +18,8 @@ from torchlift.inversion.result import WeightTrace
 from torchlift.inversion.run import Budget, run_steps
 from torchlift.inversion.sure import Probe, visibly_less
 
-#: Images that decide, spread over all of them.
-IMAGES = 24
+#: Images that decide on the curve of grey levels, and on the rest, spread over all of them.
+CURVE, IMAGES = 96, 24
 
 #: Steps of the first trial and of every other, which starts from the best before. Trials far from their minimum have a
 #: divergence that is too small, and large weights, which are done first, would win.
@@ -34,6 +34,9 @@ WEIGHT, ANCHOR, REACH = 2.0, 10.0, 5
 #: Squared errors of a decoder are averaged over windows of images; no place is trusted more than if its error were this
 #: share of the image's; and where errors e are known, anchors are so many ς²/mean(e)·4^j.
 WINDOW, FLOOR, SHARE = 5, 0.1, 0.2
+
+#: The search moves where the risk falls by more than so many standard errors.
+VISIBLE = 2.0
 
 #: The anchor that holds everything at the start.
 AT_START = 1e6
@@ -52,11 +55,12 @@ def choose_jointly(
 
     The risk is the estimate of ‖N(x̂) − N(x)‖² of a `Probe`. The decoder sees y + εb too, so
     that its own noise counts; the search goes downhill in weight and anchor, where it is so by more than
-    the standard error over images. Since the risk is an
+    two standard errors over images. Since the risk is an
     estimate of the error in the output, the chosen inputs are not worse than the
     decoder's in expectation there.
 
-    A decoder of images is wrong at some places and right at others, such as a black
+    The output of a decoder of images is corrected by a curve of grey levels first (`fit_curve`).
+    It is wrong at some places still and right at others, such as a black
     background. How wrong, a first inversion says by how far it moves from the decoder's
     output: the anchor λt holds every place by t = mean(e)/e, as a Gaussian prior
     around the decoder's output with variances in proportion to e would, the squared
@@ -111,15 +115,12 @@ class _Search:
         free: bool,
     ) -> None:
         self.noise, self.budget, self.free = noise, budget, free
-        count, device = min(IMAGES, problem.batch), problem.guess.device
-        few = problem.select(torch.linspace(0, problem.batch - 1, count, device=device).long())
-        self.probe = Probe.of(few.output, noise)
-        y = torch.cat([few.output, self.probe.moved])
-        twice = few.select(torch.arange(count, device=device).repeat(2))
-        self.pair = replace(twice, output=y, target=y, guess=decoder(y), curvatures=())
-        """Both inversions of every image, of its data and of the probe's, in one batch."""
-        self.curve = fit_curve(self.pair, self.probe) if free and self.pair.guess.ndim == 4 else None
+        self.local = free and problem.guess.ndim == 4
+        """Whether inputs are images, of whose places and grey levels something can be said."""
+        self.curve = fit_curve(*_paired(problem, decoder, noise, CURVE)) if self.local else None
         """What corrects the grey levels of the decoder."""
+        self.pair, self.probe = _paired(problem, decoder, noise, IMAGES)
+        """Both inversions of every image, of its data and of the probe's, in one batch."""
         if self.curve is not None:
             self.pair = replace(self.pair, guess=self.curve(self.pair))
         self.unit = ANCHOR * noise**2
@@ -146,12 +147,13 @@ class _Search:
     def downhill(self) -> Place:
         """The place from which no step leads to a visibly smaller risk."""
         start, here = self.first(self.pair), (0, 0, False)
-        if self.free and self.pair.guess.ndim == 4:
+        if self.local:
             self._trust_by_place(_errors(self.pair, start))
+            here = (-1, 0, self.pair.touching is not None)
         self._try(here, start)
         while True:
             best = min(self._neighbours(here), key=lambda place: float(self._try(place, self._inverted[here]).mean()))
-            if not visibly_less(self.risks[best], self.risks[here]):
+            if not visibly_less(self.risks[best], self.risks[here], VISIBLE):
                 return here
             here = best
 
@@ -159,9 +161,10 @@ class _Search:
         """What was chosen."""
         weight, anchor = self.settings(place)
         chosen = f"the weight {weight:.3g} and the anchor" if self.pair.split.parts else "the anchor"
+        by_curve = " after a curve of the decoder's grey levels" if self.curve is not None else ""
         by_place = ", stronger where the decoder is right" if self.error > 0 else ""
         held = ", and what the start has at a bound stays there" if place[2] else ""
-        return f"SURE chose {chosen} {anchor:.3g}{by_place}{held}."
+        return f"SURE chose {chosen} {anchor:.3g}{by_curve}{by_place}{held}."
 
     def _trust_by_place(self, errors: Tensor) -> None:
         if (mean := float(errors.mean())) > 0:
@@ -190,6 +193,18 @@ class _Search:
         trial = replace(problem, weight=torch.full_like(problem.weight, weight), anchor=anchor)
         trial = trial.held() if held else trial
         return run_steps(trial, self._solver, start, replace(self.budget, max_steps=steps)).x
+
+
+def _paired(
+    problem: InversionProblem, decoder: Callable[[Tensor], Tensor], noise: float, most: int
+) -> tuple[InversionProblem, Probe]:
+    """The problem of some of the images, each with its data and with those of a probe."""
+    count, device = min(most, problem.batch), problem.guess.device
+    few = problem.select(torch.linspace(0, problem.batch - 1, count, device=device).long())
+    probe = Probe.of(few.output, noise)
+    y = torch.cat([few.output, probe.moved])
+    twice = few.select(torch.arange(count, device=device).repeat(2))
+    return replace(twice, output=y, target=y, guess=decoder(y), curvatures=()), probe
 
 
 def _errors(problem: InversionProblem, x: Tensor) -> Tensor:

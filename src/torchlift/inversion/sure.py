@@ -56,8 +56,8 @@ class Probe:
         return (self.signs * (moved - output)).flatten(1).sum(1) / self.epsilon
 
 
-def visibly_less(new: Tensor, old: Tensor) -> bool:
-    """Whether the mean over images is less by more than its standard error, since estimates scatter: of (B,) each."""
+def visibly_less(new: Tensor, old: Tensor, errors: float = 1.0) -> bool:
+    """Whether the mean over images is less by more than so many standard errors of it: of (B,) each."""
     gain = old - new
     scatter = float(gain.std()) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
-    return float(gain.mean()) > scatter
+    return float(gain.mean()) > errors * scatter
