@@ -40,6 +40,7 @@ class Curve:
         return _moved(problem, x, sum(change * hat for change, hat in zip(self.changes, self.hats(x), strict=True)))
 
 
+@torch.no_grad()
 def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
     """The curve after which a decoder's output, inside the constraints, has the least risk; None without a gain.
 
@@ -59,19 +60,18 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
         return None
     curve = Curve(low, high, x.new_zeros(PIECES + 1))
     hats, size = curve.hats(x), DIFFERENCE * (high - low)
-
     unchanged = risk = probe.risk(*pair.forward(x).chunk(2))
     for _ in range(STEPS):
         z = curve(pair)
         here = pair.forward(z)
         slopes = [((pair.forward(_moved(pair, z, size * hat)) - here) / size).chunk(2) for hat in hats]
-        columns = torch.stack([plain.flatten() for plain, _ in slopes], 1).double()
-        divergences = torch.stack([probe.divergence(*each).sum() for each in slopes]).double()
+        columns = torch.stack([plain.flatten() for plain, _ in slopes], 1)
+        divergences = torch.stack([probe.divergence(*each).sum() for each in slopes])
         curvature = columns.T @ columns
-        ridge = RIDGE * curvature.diagonal().mean() * torch.eye(len(hats)).to(curvature)
-        left = (probe.y - here.chunk(2)[0]).flatten().double()
-        downhill = columns.T @ left - probe.noise**2 * divergences - ridge @ curve.changes.double()
-        change = torch.linalg.lstsq(curvature + ridge, downhill[:, None]).solution[:, 0].to(x)
+        ridge = RIDGE * curvature.diagonal().mean().clamp_min(1e-30) * torch.eye(len(hats)).to(curvature)
+        left = (probe.y - here.chunk(2)[0]).flatten()
+        downhill = columns.T @ left - probe.noise**2 * divergences - ridge @ curve.changes
+        change = torch.linalg.solve(curvature + ridge, downhill)
         for length in (1.0, 0.5, 0.25):
             longer = replace(curve, changes=curve.changes + length * change)
             new = probe.risk(*pair.forward(longer(pair)).chunk(2))

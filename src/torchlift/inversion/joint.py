@@ -18,7 +18,7 @@ from torchlift.inversion.result import WeightTrace
 from torchlift.inversion.run import Budget, run_steps
 from torchlift.inversion.sure import Probe, visibly_less
 
-#: Images that decide on the curve of grey levels, and on the rest, spread over all of them.
+#: Images that decide on the curve of grey levels, if they fit, and on the rest; spread over all of them.
 CURVE, IMAGES = 96, 24
 
 #: Steps of the first trial and of every other, which starts from the best before. Trials far from their minimum have a
@@ -74,7 +74,7 @@ def choose_jointly(
         size: images at once.
         free: whether entries may be held differently.
     """
-    search = _Search(problem, decoder, noise, budget, free)
+    search = _Search(problem, decoder, noise, budget, size, free)
     if search.curve is not None:
         problem = replace(problem, guess=search.curve(problem))
     unchanged = float(search.risk(inside(search.pair)).mean())
@@ -87,7 +87,9 @@ def choose_jointly(
         "SURE",
         problem.weight.new_tensor([search.settings(other)[0] for other in tried]),
         problem.weight.new_tensor([float(search.risks[other].mean()) for other in tried]),
-        "SURE found nothing better than the start, which is returned." if in_vain else search.sentence(place),
+        f"SURE {search.corrected}found nothing better than the start, which is returned."
+        if in_vain
+        else search.sentence(place),
     )
     trust: Tensor | float = 1.0
     if search.error > 0 and not in_vain:
@@ -103,7 +105,7 @@ class _Search:
     """The search for the place of least risk, on a few of the images.
 
     Arguments:
-        problem, decoder, noise, budget, free: as of `choose_jointly`.
+        problem, decoder, noise, budget, size, free: as of `choose_jointly`.
     """
 
     def __init__(
@@ -112,12 +114,13 @@ class _Search:
         decoder: Callable[[Tensor], Tensor],
         noise: float,
         budget: Budget,
+        size: int,
         free: bool,
     ) -> None:
         self.noise, self.budget, self.free = noise, budget, free
         self.local = free and problem.guess.ndim == 4
         """Whether inputs are images, of whose places and grey levels something can be said."""
-        self.curve = fit_curve(*_paired(problem, decoder, noise, CURVE)) if self.local else None
+        self.curve = fit_curve(*_paired(problem, decoder, noise, max(IMAGES, min(CURVE, size)))) if self.local else None
         """What corrects the grey levels of the decoder."""
         self.pair, self.probe = _paired(problem, decoder, noise, IMAGES)
         """Both inversions of every image, of its data and of the probe's, in one batch."""
@@ -157,14 +160,18 @@ class _Search:
                 return here
             here = best
 
+    @property
+    def corrected(self) -> str:
+        """That there is a curve, in sentences."""
+        return "" if self.curve is None else "corrected the decoder's grey levels and "
+
     def sentence(self, place: Place) -> str:
         """What was chosen."""
         weight, anchor = self.settings(place)
         chosen = f"the weight {weight:.3g} and the anchor" if self.pair.split.parts else "the anchor"
-        by_curve = " after a curve of the decoder's grey levels" if self.curve is not None else ""
         by_place = ", stronger where the decoder is right" if self.error > 0 else ""
         held = ", and what the start has at a bound stays there" if place[2] else ""
-        return f"SURE chose {chosen} {anchor:.3g}{by_curve}{by_place}{held}."
+        return f"SURE {self.corrected}chose {chosen} {anchor:.3g}{by_place}{held}."
 
     def _trust_by_place(self, errors: Tensor) -> None:
         if (mean := float(errors.mean())) > 0:
