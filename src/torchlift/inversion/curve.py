@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from torchlift.inversion.problem import InversionProblem
-from torchlift.inversion.sure import Probe, visibly_less
+from torchlift.inversion.sure import Probe
 
-#: Pieces of the curve, Gauss-Newton steps, their ridge relative to the mean curvature, and the share of the range by
-#: which derivatives are differences.
-PIECES, STEPS, RIDGE, DIFFERENCE = 5, 3, 1e-3, 0.05
+#: Pieces of the curve, and Gauss-Newton steps; shares of the range: how large changes of grey levels are expected to
+#: be, and the differences that stand for derivatives.
+PIECES, STEPS, EXPECTED, DIFFERENCE = 5, 3, 0.05, 0.05
+
+#: Standard errors of the estimate by which the curve has to be better.
+VISIBLE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,8 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
 
     The risk is that of a `Probe`, linear in the few changes of the curve but for the network and the constraints: a
     few Gauss-Newton steps. One curve serves all images, so that it also says something of what the outputs leave
-    open. It has to be visibly better, and what its own fit to the noise takes off the estimate counts.
+    open. Small changes are expected, which decides where there are few data. It has to be visibly better, and what its
+    own fit to the noise takes off the estimate counts.
 
     Arguments:
         pair: with the decoder's outputs for y and for y + εb as the guess.
@@ -60,7 +64,9 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
         return None
     curve = Curve(low, high, x.new_zeros(PIECES + 1))
     hats, size = curve.hats(x), DIFFERENCE * (high - low)
-    unchanged = risk = probe.risk(*pair.forward(x).chunk(2))
+    ridge = (probe.noise / (EXPECTED * (high - low))) ** 2 * torch.eye(len(hats)).to(x)
+    before = pair.forward(x)
+    unchanged = risk = probe.risk(*before.chunk(2))
     for _ in range(STEPS):
         z = curve(pair)
         here = pair.forward(z)
@@ -68,7 +74,6 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
         columns = torch.stack([plain.flatten() for plain, _ in slopes], 1)
         divergences = torch.stack([probe.divergence(*each).sum() for each in slopes])
         curvature = columns.T @ columns
-        ridge = RIDGE * curvature.diagonal().mean().clamp_min(1e-30) * torch.eye(len(hats)).to(curvature)
         left = (probe.y - here.chunk(2)[0]).flatten()
         downhill = columns.T @ left - probe.noise**2 * divergences - ridge @ curve.changes
         change = torch.linalg.solve(curvature + ridge, downhill)
@@ -80,8 +85,10 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
                 break
         if not better:
             break
-    fitted = 2 * probe.noise**2 * len(hats) / len(risk)
-    return curve if visibly_less(risk + fitted, unchanged) else None
+    charge = 2 * probe.noise**2 * len(hats)
+    # the estimate of a gain is off by the noise along the change of the outputs
+    scatter = 2 * probe.noise * float(torch.linalg.vector_norm((pair.forward(curve(pair)) - before).chunk(2)[0]))
+    return curve if float((unchanged - risk).sum()) > charge + VISIBLE * scatter else None
 
 
 def inside(problem: InversionProblem) -> Tensor:

@@ -152,7 +152,7 @@ class _Search:
         start, here = self.first(self.pair), (0, 0, False)
         if self.local:
             self._trust_by_place(_errors(self.pair, start))
-            here = (-1, 0, self.pair.touching is not None)
+            here = (-1, 0, True) if self.pair.touching is not None else here
         self._try(here, start)
         while True:
             best = min(self._neighbours(here), key=lambda place: float(self._try(place, self._inverted[here]).mean()))
@@ -182,7 +182,7 @@ class _Search:
         i, j, held = here
         moves = [(i, j + 1, held), (i, j - 1, held)]
         if self.pair.split.parts:  # without a prior there is only the anchor to choose
-            moves = [(i + 1, j, held), (i - 1, j, held), *moves]
+            moves = [*((i + step, j, held) for step in (1, -1, 2, -2)), *moves]
         moves = [move for move in moves if abs(move[0]) <= REACH and -3 <= move[1] <= REACH]
         return [*moves, (i, j, not held)] if self.free and self.pair.touching is not None else moves
 
