@@ -17,7 +17,9 @@ from torchlift.inversion.sure import Probe
 NOISE = 0.01
 
 
-def problem(distort: Curve | None, count: int = 24, seed: int = 0) -> tuple[InversionProblem, Probe, Tensor]:
+def problem(
+    distort: Curve | None, count: int = 24, seed: int = 0, noise: float = NOISE
+) -> tuple[InversionProblem, Probe, Tensor]:
     """64 pixels in [0, 1], 160 linear outputs, and the least-squares decoder, whose grey levels a curve may spoil: the
     pair of y and y + εb, its probe and the true images."""
     generator = torch.Generator().manual_seed(seed)
@@ -25,8 +27,8 @@ def problem(distort: Curve | None, count: int = 24, seed: int = 0) -> tuple[Inve
     linear = nn.Linear(64, 160).double().requires_grad_(False)
     module = nn.Sequential(nn.Flatten(), linear)
     x = torch.rand(count, 1, 8, 8, generator=generator, dtype=torch.float64)
-    y = module(x) + NOISE * torch.randn(count, 160, generator=generator, dtype=torch.float64)
-    probe = Probe.of(y, NOISE, seed=1000 + seed)
+    y = module(x) + noise * torch.randn(count, 160, generator=generator, dtype=torch.float64)
+    probe = Probe.of(y, noise, seed=1000 + seed)
     both = torch.cat([y, probe.moved])
     inverse = torch.linalg.pinv(linear.weight)
     guess = ((both - linear.bias) @ inverse.T).view(-1, 1, 8, 8)
@@ -71,6 +73,18 @@ def test_right_grey_levels_are_left_alone() -> None:
 def test_one_image_does_not_pay_for_a_curve() -> None:
     """Six numbers fitted to 160 outputs take noise along; what that takes off the estimate is charged."""
     assert all(fit_curve(*problem(None, count=1, seed=seed)[:2]) is None for seed in range(20))
+
+
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.01), (1, 0.1), (1, 0.3), (4, 0.1), (4, 0.3)])
+def test_few_images_do_not_lose_by_a_curve(count: int, noise: float) -> None:
+    before, after = [], []
+    for seed in range(30):
+        pair, probe, x = problem(dull(0.05), count, seed, noise)
+        curve = fit_curve(pair, probe)
+        start = pair.guess.clamp(0, 1)
+        before.append((start[:count] - x).square().mean())
+        after.append(((start if curve is None else curve(pair))[:count] - x).square().mean())
+    assert torch.stack(after).mean() < 1.05 * torch.stack(before).mean()
 
 
 def test_pixels_at_a_bound_stay_there() -> None:

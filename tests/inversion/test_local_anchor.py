@@ -122,4 +122,5 @@ def test_risks_within_their_scatter_are_alike() -> None:
     assert not visibly_less(old - torch.tensor([4.0, -2.0, 4.0, -2.0]), old)
     assert visibly_less(old - torch.tensor([2.0, 0.0, 2.0, 0.0]), old)  # what images have in common does not count
     assert not visibly_less(old, old) and not visibly_less(old + 1, old)
+    assert not visibly_less(old - torch.tensor([2.0, 0.0, 2.0, 0.0]), old, errors=2.0)
     assert visibly_less(old[:1] - 1, old[:1])

@@ -38,9 +38,14 @@ class Curve:
         return [(1 - (place - k).abs()).clamp_min(0) for k in range(pieces + 1)]
 
     def __call__(self, problem: InversionProblem) -> Tensor:
-        """The guess of a problem after the curve, inside the constraints; what reaches a bound of them stays there."""
+        """The guess of a problem after the curve, inside the constraints."""
         x = inside(problem)
-        return _moved(problem, x, sum(change * hat for change, hat in zip(self.changes, self.hats(x), strict=True)))
+        return inside(problem, x + sum(change * hat for change, hat in zip(self.changes, self.hats(x), strict=True)))
+
+    def outward(self) -> Curve:
+        """The same with ends that do not move inwards: together with a bound at them a curve without a jump."""
+        low, high = self.changes[:1].clamp_max(0), self.changes[-1:].clamp_min(0)
+        return replace(self, changes=torch.cat([low, self.changes[1:-1], high]))
 
 
 @torch.no_grad()
@@ -49,8 +54,8 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
 
     The risk is that of a `Probe`, linear in the few changes of the curve but for the network and the constraints: a
     few Gauss-Newton steps. One curve serves all images, so that it also says something of what the outputs leave
-    open. Small changes are expected, which decides where there are few data. It has to be visibly better, and what its
-    own fit to the noise takes off the estimate counts.
+    open. Entries at a bound of the prior stay there. Small changes are expected, which decides where there are few
+    data. The curve has to be visibly better, and what its own fit to the noise takes off the estimate counts.
 
     Arguments:
         pair: with the decoder's outputs for y and for y + εb as the guess.
@@ -70,7 +75,7 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
     for _ in range(STEPS):
         z = curve(pair)
         here = pair.forward(z)
-        slopes = [((pair.forward(_moved(pair, z, size * hat)) - here) / size).chunk(2) for hat in hats]
+        slopes = [((pair.forward(inside(pair, z + size * hat)) - here) / size).chunk(2) for hat in hats]
         columns = torch.stack([plain.flatten() for plain, _ in slopes], 1)
         divergences = torch.stack([probe.divergence(*each).sum() for each in slopes])
         curvature = columns.T @ columns
@@ -79,6 +84,7 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
         change = torch.linalg.solve(curvature + ridge, downhill)
         for length in (1.0, 0.5, 0.25):
             longer = replace(curve, changes=curve.changes + length * change)
+            longer = longer if pair.touching is None else longer.outward()
             new = probe.risk(*pair.forward(longer(pair)).chunk(2))
             if better := float(new.mean()) < float(risk.mean()):
                 curve, risk = longer, new
@@ -91,13 +97,7 @@ def fit_curve(pair: InversionProblem, probe: Probe) -> Curve | None:
     return curve if float((unchanged - risk).sum()) > charge + VISIBLE * scatter else None
 
 
-def inside(problem: InversionProblem) -> Tensor:
-    """The guess, inside the constraints of the prior."""
-    return problem.split.prox(problem.guess, 0.0) if problem.constrained else problem.guess
-
-
-def _moved(problem: InversionProblem, x: Tensor, change: Tensor | float) -> Tensor:
-    """x with a change, inside the constraints; where the guess reaches a bound, x alone."""
-    new, touching = x + change, problem.touching
-    new = problem.split.prox(new, 0.0) if problem.constrained else new
-    return new if touching is None else torch.where(touching, x, new)
+def inside(problem: InversionProblem, x: Tensor | None = None) -> Tensor:
+    """Inputs, by default the guess, inside the constraints of the prior."""
+    x = problem.guess if x is None else x
+    return problem.split.prox(x, 0.0) if problem.constrained else x
