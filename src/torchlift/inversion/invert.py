@@ -83,7 +83,8 @@ def invert(
             "paper", "exact" (one layer only), "nested-adam", "nested-pdhg", or an instance with other settings.
         start: first guess of x, or a decoder that makes it from y. By default a few are tried.
         anchor: λ ≥ 0, how strongly x is held at the start; by default 0. With a decoder as the start, a noise
-            level and no weight, weight and anchor are chosen together by SURE; without a prior, the anchor alone.
+            level and no weight, weight and anchor are chosen together by SURE, for images around the decoder's output
+            with its grey levels corrected; without a prior, the anchor alone.
         mu: μ_r > 0, one number or one per layer (an affine map at the end counts); by default 3 for hidden
             layers and 1 for the last.
         max_steps: steps per image; by default the algorithm's usual number.

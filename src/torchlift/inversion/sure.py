@@ -48,6 +48,16 @@ class Probe:
 
     def risk(self, output: Tensor, moved: Tensor) -> Tensor:
         """The estimate for every image, (B,), from the outputs of the inversions of y and of y + εb."""
-        divergence = (self.signs * (moved - output)).flatten(1).sum(1) / self.epsilon
         fit = square_sum(output - self.y)
-        return fit + self.noise**2 * (2 * divergence - self.y[0].numel())
+        return fit + self.noise**2 * (2 * self.divergence(output, moved) - self.y[0].numel())
+
+    def divergence(self, output: Tensor, moved: Tensor) -> Tensor:
+        """Of outputs as functions of the data, estimated from what they are for y and for y + εb: (B,)."""
+        return (self.signs * (moved - output)).flatten(1).sum(1) / self.epsilon
+
+
+def visibly_less(new: Tensor, old: Tensor, errors: float = 1.0) -> bool:
+    """Whether the mean over images is less by more than so many standard errors of it: of (B,) each."""
+    gain = old - new
+    scatter = float(gain.std()) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+    return float(gain.mean()) > errors * scatter
