@@ -102,6 +102,10 @@ class RelativeStep(torch.optim.Optimizer):
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
+    Means of outputs may be far off, and centred weights do not move them: c of the bias of
+    the output layer is 1 + ‖ū‖₁/(1 + (1 − β)k) times that of its weights, so that at first it moves
+    them as far as the weights would along ū.
+
     A running average of the parameters is kept, which is better than the last
     ones while steps are long: `swap_average` exchanges both, once before and once
     after an evaluation. A gradient that is missing counts as zero. Gradients of
@@ -193,12 +197,11 @@ class RelativeStep(torch.optim.Optimizer):
                 explain(error)
                 raise
         parts = self._parts or self._arrange()
-        self._listen(parts)
         own = self.state[_ALL]
-        own["count"] += 1
-        count = own["count"]
+        count = own["count"] = own["count"] + 1
         estimating = count <= FIRST_STEPS or count % (SOME_EVERY if count <= SOME_STEPS else LATER_EVERY) == 0
         own["estimates"] += estimating
+        self._listen(parts, estimating)
         terms: list[Tensor] = []
         for part in parts:  # one after the other, while they are in the cache
             gradients = part.gradients()
@@ -321,7 +324,7 @@ class RelativeStep(torch.optim.Optimizer):
         if entry.scaled:
             self.state[entry.tensor]["second"] = torch.zeros_like(entry.tensor, memory_format=torch.preserve_format)
 
-    def _listen(self, parts: Sequence[_Part]) -> None:
+    def _listen(self, parts: Sequence[_Part], estimating: bool) -> None:
         """Tell each part which of its layers are centred in this step."""
         if self._centring is None:
             return
@@ -333,6 +336,20 @@ class RelativeStep(torch.optim.Optimizer):
         for mean in means:
             part, weight = self._places[id(mean.weight)]
             part.centred.append(_Centred(weight, self._places[id(mean.bias)][1], mean))
+        output = self._centring.last
+        if estimating and means and (output is None or output.weight is means[-1].weight):
+            self._free_output(means[-1])
+
+    def _free_output(self, last: Mean) -> None:
+        """At first let the bias of the output layer move as far as weights that are not centred would take it.
+
+        Means of outputs may be far off: along the signs of ū weights move the outputs by ‖ū‖₁ times what a bias does.
+        """
+        part, weight = self._places[id(last.weight)]
+        before, after = part.places(weight)[-1], part.places(self._places[id(last.bias)][1])[-1]
+        inputs = last.inputs if last.inputs.ndim == 1 else last.inputs[-1]
+        falling = 1 + (1 - self.momentum) * self.state[_ALL]["count"]
+        part.units[after] = part.units[before] * (1 + torch.linalg.vector_norm(inputs, 1).to(part.units) / falling)
 
     def _roots(self, part: _Part, squares: Tensor, count: int) -> Tensor:
         """√q̂ of every layer, at least its floor, after an update of q and of the peaks."""
