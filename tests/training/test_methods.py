@@ -236,7 +236,7 @@ def test_steps_that_are_too_long_are_halved(stages: int) -> None:
 
     step, losses, retreats, saved = begun(), [], [], {}
     optimisers = [step.optimiser] if stages == 1 else [stage.update.optimiser for stage in step.stages]
-    for k in range(200):
+    for k in range(160):
         tensors, numbers = step.state_dict()
         saved[k] = {name: tensor.clone() for name, tensor in tensors.items()}, numbers
         losses.append(step.step())

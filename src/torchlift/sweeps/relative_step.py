@@ -103,8 +103,8 @@ class RelativeStep(torch.optim.Optimizer):
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
     Means of outputs may be far off, and centred weights do not move them: c of the bias of
-    the output layer is 1 + ‖ū‖₁/(1 + (1 − β)k) times that of its weights, so that at first it moves
-    them as far as the weights would along ū.
+    the output layer is 1 + ‖ū‖² times that of its weights, so that it moves them as far as a step
+    that is not centred.
 
     A running average of the parameters is kept, which is better than the last
     ones while steps are long: `swap_average` exchanges both, once before and once
@@ -341,15 +341,15 @@ class RelativeStep(torch.optim.Optimizer):
             self._free_output(means[-1])
 
     def _free_output(self, last: Mean) -> None:
-        """At first let the bias of the output layer move as far as weights that are not centred would take it.
+        """Let the bias of the output layer move the outputs as far as a step that is not centred does.
 
-        Means of outputs may be far off: along the signs of ū weights move the outputs by ‖ū‖₁ times what a bias does.
+        Such a step takes W along −∇b ūᵀ too, which moves the outputs by ‖ū‖² times what that of the bias does: means of
+        outputs may be far off.
         """
         part, weight = self._places[id(last.weight)]
         before, after = part.places(weight)[-1], part.places(self._places[id(last.bias)][1])[-1]
         inputs = last.inputs if last.inputs.ndim == 1 else last.inputs[-1]
-        falling = 1 + (1 - self.momentum) * self.state[_ALL]["count"]
-        part.units[after] = part.units[before] * (1 + torch.linalg.vector_norm(inputs, 1).to(part.units) / falling)
+        part.units[after] = part.units[before] * (1 + inputs.square().sum().to(part.units))
 
     def _roots(self, part: _Part, squares: Tensor, count: int) -> Tensor:
         """√q̂ of every layer, at least its floor, after an update of q and of the peaks."""
