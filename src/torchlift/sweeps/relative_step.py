@@ -46,6 +46,8 @@ ORTHOGONAL, FAINT, ORTHOGONAL_LIMIT = 0.6, 0.1, 0.1
 #: Where steps in independent directions would end, in units of the starting size: their length does not fall with the
 #: gradient, so that orthogonalised layers would grow as the root of the number of steps.
 GROWTH = 2.0
+#: An output layer decodes if it has at least so many outputs for each of its inputs.
+DECODES = 0.5
 #: Vectors that no layer owns move as if they were no smaller than this share of a start at random.
 NEAR_ZERO = 0.1
 #: Entries that are moved together, while they are in the cache: 4 MiB in single precision.
@@ -102,9 +104,9 @@ class RelativeStep(torch.optim.Optimizer):
     g_l in place of ĝ_l, if the network puts out many numbers; it is made from what the
     layers see, so it needs a module and centring. See `torchlift.sweeps.orthogonal`.
 
-    Means of outputs may be far off, and centred weights do not move them: c of the bias of
-    the output layer is 1 + ‖ū‖² times that of its weights, so that it moves them as far as a step
-    that is not centred.
+    Means of outputs may be far off, and centred weights do not move them: where the output layer
+    has at least half as many outputs as inputs, c of its bias is 1 + ‖ū‖² times that of its weights,
+    so that it moves them as far as a step that is not centred.
 
     A running average of the parameters is kept, which is better than the last
     ones while steps are long: `swap_average` exchanges both, once before and once
@@ -341,14 +343,16 @@ class RelativeStep(torch.optim.Optimizer):
             self._free_output(means[-1])
 
     def _free_output(self, last: Mean) -> None:
-        """Let the bias of the output layer move the outputs as far as a step that is not centred does.
+        """Let the bias of an output layer that decodes move the outputs as far as a step that is not centred does.
 
         Such a step takes W along −∇b ūᵀ too, which moves the outputs by ‖ū‖² times what that of the bias does: means of
-        outputs may be far off.
+        outputs may be far off. Those of a few outputs are soon found, and a classifier would lose by the noise.
         """
         part, weight = self._places[id(last.weight)]
         before, after = part.places(weight)[-1], part.places(self._places[id(last.bias)][1])[-1]
         inputs = last.inputs if last.inputs.ndim == 1 else last.inputs[-1]
+        if last.bias.shape[-1] < DECODES * len(inputs):
+            return
         part.units[after] = part.units[before] * (1 + inputs.square().sum().to(part.units))
 
     def _roots(self, part: _Part, squares: Tensor, count: int) -> Tensor:
