@@ -35,7 +35,8 @@ def save_forever(folder: str) -> None:
     for step in range(start, 10**6):
         for _ in range(2):
             save(checkpoints, step, best=step % 3 == 0, size=100_000)
-            print(step, flush=True)
+            sys.stdout.write(f"{step}\n")  # at once: print makes two writes of it where output is not buffered,
+            sys.stdout.flush()  # and a child killed in between would leave half a line
 
 
 def die_at_operation(folder: str, step: int, number: int) -> None:
