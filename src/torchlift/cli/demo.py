@@ -210,8 +210,8 @@ class Demo(Command):
             codes = codes + NOISE * noise
             guess = parts[1](codes).clamp(0, 1)
         inversion = _invert(
-            lift(parts[0], IMAGE), codes, TotalVariation() + Box(0.0, 1.0), 0.01,
-            start=guess, anchor=10 * NOISE**2, max_steps=size.sweeps,
+            lift(parts[0], IMAGE), codes, TotalVariation() + Box(0.0, 1.0),
+            noise_level=NOISE, start=parts[1], max_steps=size.sweeps,
         )  # fmt: skip
         images = {"decoder": guess, "inverted encoder": inversion.x}
         results.parts["inversion"] = Part(x, images, {"decoder": training})
