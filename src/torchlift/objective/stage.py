@@ -80,5 +80,5 @@ class Stage:
         strength: float,
         shard: Shard,
     ) -> dict[str, Tensor] | None:
-        """`parameters.minimise_parameters` for the layers here."""
+        """`fit.minimise_parameters` for the layers here."""
         return minimise_parameters(self.objective, y, x, z, tolerance, near, strength, shard)

@@ -348,11 +348,11 @@ class RelativeStep(torch.optim.Optimizer):
         Such a step takes W along −∇b ūᵀ too, which moves the outputs by ‖ū‖² times what that of the bias does: means of
         outputs may be far off. Those of a few outputs are soon found, and a classifier would lose by the noise.
         """
-        part, weight = self._places[id(last.weight)]
-        before, after = part.places(weight)[-1], part.places(self._places[id(last.bias)][1])[-1]
         inputs = last.inputs if last.inputs.ndim == 1 else last.inputs[-1]
         if last.bias.shape[-1] < DECODES * len(inputs):
             return
+        part, weight = self._places[id(last.weight)]
+        before, after = part.places(weight)[-1], part.places(self._places[id(last.bias)][1])[-1]
         part.units[after] = part.units[before] * (1 + inputs.square().sum().to(part.units))
 
     def _roots(self, part: _Part, squares: Tensor, count: int) -> Tensor:
