@@ -330,3 +330,42 @@ def test_losses_count_from_the_first() -> None:
     watch = LossWatch()
     watch.begin(1.0, float("nan"))
     assert not any(watch.exploded(1.0) for _ in range(30)) and any(watch.exploded(50.0) for _ in range(9))
+
+
+def share(samples: int, steps: int, *, fresh: bool = False, width: int = 100) -> float:
+    """Of the limit that is left to steps on so many samples, in batches of 10."""
+    network = nn.Sequential(nn.Linear(width, 10), nn.ReLU(), nn.Linear(10, 1))
+
+    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.rand(samples, width, generator=generator), torch.zeros(samples, 1)
+
+    data = draw if fresh else draw(torch.Generator())
+    batches = as_batches(data, batch_size=10, seed=0, like=network[0].weight, where="data")
+    work = Work(network, SquaredError(), batches, lambda count: max(0.0, 1 - count / steps))
+    return SweepDescent().init(work).optimiser.limit
+
+
+def test_steps_on_few_samples_that_are_seen_often_are_held_back() -> None:
+    assert share(800, 10**6) == 1.0  # eight for each input
+    assert share(200, 10**6) == pytest.approx(0.5)
+    assert share(200, 10**6, width=25) == 1.0
+    assert share(20, 10**6) == pytest.approx(0.5 * 0.1**0.5)
+    assert share(20, 80) == pytest.approx(0.5)  # 40 passes over them
+    assert share(20, 40) == 1.0
+    assert share(20, 10**6, fresh=True) == 1.0
+
+
+def test_few_digits_are_not_learned_by_heart() -> None:
+    digits, unseen = tl.data.load_digits("train"), tl.data.load_digits("test")
+
+    def accuracy(seed: int, limit: float) -> float:
+        torch.manual_seed(seed)
+        few, sizes = slice(50 * seed, 50 * seed + 50), (784, 200, 200, 10)
+        layers = [part for pair in zip(sizes, sizes[1:], strict=False) for part in (nn.ReLU(), nn.Linear(*pair))]
+        model = nn.Sequential(nn.Flatten(), *layers[1:])
+        solver = partial(tl.RelativeStep, limit=limit)
+        tl.train(model, (digits.images[few], digits.labels[few]), solver=solver, progress=False)
+        return float((model(unseen.images).argmax(1) == unseen.labels).double().mean())
+
+    gains = [accuracy(seed, 1.0) - accuracy(seed, 5.0) for seed in (2, 3)]  # a fifth of the limit is left here
+    assert sum(gains) / len(gains) > 0.03

@@ -54,6 +54,11 @@ class Batches(ABC):
         """True if `samples` and `per_epoch` are known."""
         return True
 
+    @property
+    def fresh(self) -> bool:
+        """True if samples are drawn anew for every epoch."""
+        return False
+
     @abstractmethod
     def batch(self, count: int) -> Batch:
         """Batch number `count`, from 0, over all epochs.

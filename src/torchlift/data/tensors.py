@@ -140,6 +140,10 @@ class DrawnBatches(Batches):
         self.batch_size = clip_size(batch_size, self.samples)
         self.per_epoch = batches_per_epoch(self.samples, self.batch_size)
 
+    @property
+    def fresh(self) -> bool:
+        return True
+
     def batch(self, count: int) -> Batch:
         epoch, position = divmod(check_size("count", count, minimum=0), self.per_epoch)
         if self._current[0] != epoch:

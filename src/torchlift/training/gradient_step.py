@@ -32,7 +32,7 @@ from torchlift.sweeps.dense_chain import differentiate_dense_chain
 from torchlift.sweeps.module_chain import ModuleChain
 from torchlift.sweeps.orthogonal import Factors, orthogonal_directions
 from torchlift.training.constant_answer import constant_loss
-from torchlift.training.optimiser import factory_name, load_memory, make_optimiser, memory_of
+from torchlift.training.optimiser import factory_name, load_memory, make_optimiser, memory_of, share_of_limit
 from torchlift.training.step import (
     Needs,
     StateDict,
@@ -303,6 +303,8 @@ class GradientStep(TrainStep):
         self._form = _form_of(work.network) if method.closed_forms else None
         self._drawn = isinstance(work.batches, TensorBatches) and not work.full  # new tensors in every step
         self._shard: Shard = WHOLE
+        if isinstance(self.optimiser, RelativeStep):
+            self.optimiser.limit *= share_of_limit(self.optimiser, work)
         if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
             own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
             self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None

@@ -108,6 +108,10 @@ class CheckedBatches(Batches):
     def sized(self) -> bool:
         return self.batches.sized
 
+    @property
+    def fresh(self) -> bool:
+        return self.batches.fresh
+
     def batch(self, count: int) -> Batch:
         batch = self.batches.batch(count)  # after which the length of a stream may be known
         epoch, position = divmod(count, self.per_epoch) if self.sized else (0, count)

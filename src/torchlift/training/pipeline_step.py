@@ -107,8 +107,10 @@ class PipelineStep(TrainStep):
         self.plain, ranges = cut(work.network, work.batches.example(), count)
         batches = _Recent(work.batches, 2 * count)
         self.batches = shard_batches(batches, mesh)
-        self._left = 1.0
-        stage_work = replace(work, batches=batches, budget=lambda _: self._left)
+        self._left: float | None = None
+        stage_work = replace(
+            work, batches=batches, budget=lambda count: work.budget(count) if self._left is None else self._left
+        )
         last = _last_layer(self.plain)
         self.modules = [nn.Sequential(*list(self.plain)[slice(*part.modules)]) for part in ranges]
         here = range(count) if mesh.layers == 1 else [mesh.layer_rank]
@@ -261,6 +263,10 @@ class _Recent(Batches):
     @property
     def sized(self) -> bool:
         return self.batches.sized
+
+    @property
+    def fresh(self) -> bool:
+        return self.batches.fresh
 
     def batch(self, count: int) -> Batch:
         if count not in self._kept:
