@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,7 @@ class TestChoice:
     def test_healthy_networks_pay_one_forward_pass(self) -> None:
         y = torch.rand(300, 6)
         network, draws = mlp([6, 20, 20, 3], tl.ReLU()), []
+        tl.initialise_weights(network, y, "he", generator=seeded())
         data = Batch(y, torch.arange(300) % 3)
         trial = Trial(
             lambda count: draws.append(count) or Batch(data.y[:count], data.x[:count]), tl.losses.CrossEntropy()
@@ -218,6 +220,36 @@ class TestChoice:
         choice = choose(network, trial, seeded())
         assert not choice.changed and choice.sentence == "" and draws == [100]
         assert same(given, parameters(network))
+
+    @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, lambda: nn.Softshrink(0.3)])
+    def test_classifiers_as_torch_draws_them_begin_with_lsuv(self, activation: Callable[[], nn.Module]) -> None:
+        """At once, and only once: what was trained is left alone."""
+        torch.manual_seed(0)
+        y, labels = torch.rand(300, 6), torch.arange(300) % 3
+        module = nn.Sequential(nn.Linear(6, 20), activation(), nn.Linear(20, 20), activation(), nn.Linear(20, 3))
+        expected = copy.deepcopy(module)
+        tl.initialise_weights(expected, y[:100], "lsuv")
+        trial = Trial(lambda count: Batch(y[:count], labels[:count]), tl.losses.CrossEntropy())
+        assert choose(module, trial, seeded()).name == "lsuv"
+        for one, other in zip(parameters(expected), parameters(module), strict=True):
+            torch.testing.assert_close(one, other)
+        tl.train(module, (y, labels), steps=3, weights="keep", progress=False)
+        given = parameters(module)
+        assert not choose(module, trial, seeded()).changed and same(given, parameters(module))
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)),
+            nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 3)),
+            nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
+        ],
+    )
+    def test_other_healthy_classifiers_keep_their_weights(self, module: nn.Module) -> None:
+        y, labels = torch.rand(300, 6, generator=seeded()), torch.arange(300) % 3
+        given = parameters(module)
+        trial = Trial(lambda count: Batch(y[:count], labels[:count]), tl.losses.CrossEntropy())
+        assert not choose(module, trial, seeded()).changed and same(given, parameters(module))
 
     def test_trained_denoisers_stay_as_they_are(self, noisy: tuple[Tensor, Tensor]) -> None:
         flat = noisy[0].flatten(1), noisy[1].flatten(1)

@@ -98,10 +98,10 @@ def train(
         batch_size: samples per step, or "full" for all of them, with lifted variables that persist where there are any.
         epochs, steps, time_limit: how long; the time limit in seconds ends training in any case, and steps anneal with
             whatever is used up first.
-        weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default the given weights are kept
-            if no layer is dead, and else, or where the input itself is a better answer, compared with other starts
-            on samples held out from the data, for about a tenth of the budget; `result.message` says which was
-            chosen. "keep" leaves everything as it is.
+        weights: a method of `initialise_weights` ("identity", "layer-wise", …). By default three or more dense layers
+            of a classifier, as torch draws them, are rescaled (LSUV); others are kept if no layer is dead, and else,
+            or where the input itself is a better answer, compared with other starts on samples held out from the
+            data, for about a tenth of the budget; `result.message` says which was chosen. "keep" leaves all as it is.
         seed: of the order of samples and of everything drawn.
         metrics: names such as "psnr", or functions; the first one chooses the best parameters.
         folder: keeps checkpoints and `history.jsonl` there.

@@ -21,7 +21,7 @@ from torchlift.networks import Chain, Network
 from torchlift.training.constant_answer import constant_loss
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.starts.chains import hands_on, range_of, twin, unchanged_if_refused
-from torchlift.training.starts.draws import LayerStart, weighted
+from torchlift.training.starts.draws import LayerStart, as_torch_draws, weight_of, weighted
 from torchlift.training.starts.identity import identity_start
 from torchlift.training.starts.layerwise import Sample, identity_fit, layer_wise
 from torchlift.training.starts.lsuv import dead_layers, lsuv
@@ -41,6 +41,9 @@ REMEDY = 16
 WORTH = 0.98
 #: Where layers are dead, a start other than LSUV must leave at most this part of the loss of the best constant answer.
 RESPONDS = 0.9
+
+#: Dense layers up to which a classifier keeps torch's draw, and samples by which those of others are rescaled.
+SHALLOW, SEEN = 2, 100
 
 AS_GIVEN = "as given"
 
@@ -117,7 +120,9 @@ class Choice:
 def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) -> Choice:
     """Set the weights of a network to the best start.
 
-    - A network without dead layers keeps its weights, unless its outputs are so
+    - Three or more dense layers one after the other, as torch draws them, begin with LSUV where targets are labels,
+      without a comparison.
+    - Another network without dead layers keeps its weights, unless its outputs are so
       far off that a constant answer is better by far; or targets have the shape of
       the inputs, all layers are wide enough to hand the input on, and the input
       itself is a better answer than the network's.
@@ -135,6 +140,8 @@ def choose(network: nn.Module, trial: Trial, generator: torch.Generator | None) 
     """
     probe = trial.draw(trial.probe)
     findings = _look(network, probe, trial)
+    if findings.labels and (choice := _rescaled(network, probe, trial)) is not None:
+        return choice
     if findings.healthy:
         return _kept(network, "no layer is dead")
     names = _candidates(findings, probe, trial)
@@ -229,6 +236,32 @@ def _remedied(
         if (layers := _attempt(network, name, probe, trial, generator)) is not None:
             return Choice(name, findings.reason, {}, layers)
     return _kept(network, "")
+
+
+def _rescaled(network: nn.Module, probe: Batch, trial: Trial) -> Choice | None:
+    """LSUV for dense layers one after the other that are as torch draws them, so that each weakens its input.
+
+    None for other networks: convolutions and residual branches did not gain, and trained weights mean something.
+    """
+    if trial.loss is None or not trial.rescales:
+        return None
+    if isinstance(network, Chain):
+        weights = [weight_of(layer) for layer in weighted(network.layers()).values()]
+    else:
+        affine = [part for part in network.modules() if type(part) in AFFINE]
+        weights = [part.get_parameter("weight") for part in affine]
+        owned = sum(parameter.numel() for part in affine for parameter in part.parameters())
+        if owned != sum(parameter.numel() for parameter in network.parameters()):
+            return None
+    dense = all(weight.ndim == 2 and as_torch_draws(weight) for weight in weights)
+    if not dense or len(weights) <= SHALLOW:
+        return None
+    start = copy.deepcopy(network)
+    layers = _attempt(start, "lsuv", select_samples(probe, slice(SEEN)), trial, None)
+    if layers is None or [layer.way for layer in layers] != ["lsuv"] * (len(weights) - 1) + ["kept"]:
+        return None
+    copy_into(start.parameters(), network.parameters())
+    return Choice("lsuv", "dense layers as torch draws them weaken signals", {}, layers)
 
 
 class _Start(NamedTuple):

@@ -40,6 +40,14 @@ def default(layer: ChainLayer, gain: float, generator: torch.Generator | None) -
             _draw(tensor, lambda t: nn.init.uniform_(t, -bound, bound, generator=generator))
 
 
+def as_torch_draws(weight: Tensor) -> bool:
+    """Whether a matrix can be such a draw: of other starts and of trained weights some entries lie beyond the bound."""
+    size = math.sqrt(weight.shape[1])
+    values = size * weight.detach().double()
+    spread = float(3 * values.square().mean())
+    return float(values.abs().max()) <= 1 + 1e-3 and abs(spread - 1) < 4 * math.sqrt(0.8 / weight.numel())
+
+
 def he(layer: ChainLayer, gain: float, generator: torch.Generator | None) -> None:
     """W normal with variance gain²/n, n the number of inputs of a unit, and b = 0."""
     deviation = gain / math.sqrt(_inputs_of_a_unit(layer))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from torchlift.networks.dense_chain import dense_chain
@@ -23,6 +24,9 @@ AFFINE: dict[type[nn.Module], int] = {
     nn.Linear: -1, nn.Conv1d: 1, nn.Conv2d: 1, nn.Conv3d: 1,
     nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 1, nn.ConvTranspose3d: 1,
 }  # fmt: skip
+
+#: Elementwise activations that sweeps do not perturb, since they are no proximal maps.
+OTHERS = (F.gelu, F.silu, F.mish, F.hardswish, F.selu)
 
 
 class Activated(NamedTuple):
@@ -118,7 +122,7 @@ class _Recorder(TorchFunctionMode):
             activation, v = args
             if activation.dim is None:
                 self._note(v, activation)
-        elif (condition := proximal_function(plain := IN_PLACE.get(func, func))) is not None:
+        elif (condition := _condition(plain := IN_PLACE.get(func, func))) is not None:
             v, rest = (args[0], args[1:]) if args else (kwargs.get("input"), ())
             rest = rest[:-1] if rest and isinstance(rest[-1], bool) else rest
             options = {name: value for name, value in kwargs.items() if name not in ("input", "inplace", "_stacklevel")}
@@ -134,6 +138,11 @@ class _Recorder(TorchFunctionMode):
         layer = None if index is None else self._made.pop(index)[0]
         dead = v.ndim > 1 and len(v) > 1 and is_dead(v, activation)
         self.activated.append(Activated(activation, dead, layer, self._last))
+
+
+def _condition(func: Callable[..., Any]) -> Callable[..., bool] | None:
+    """Whether a function of torch with these options is an activation; None where it is none."""
+    return (lambda *_, **__: True) if func in OTHERS else proximal_function(func)
 
 
 @contextmanager
