@@ -199,3 +199,112 @@ def test_parametrised_and_compiled_modules() -> None:
     ):
         inv = tl.invert(module, outputs(module, x), progress=False)
         assert float((inv.x - x).norm()) < 1e-3 * float(x.norm())
+
+
+def test_linear_layers_of_any_condition() -> None:
+    """Square ones, and one that standardises columns of very different size by itself."""
+    torch.manual_seed(0)
+    square, x = nn.Linear(100, 100), torch.randn(16, 100)
+    found = tl.invert(square, outputs(square, x), progress=False)
+    assert float((found.x - x).norm() / x.norm()) < 5e-3
+    layer, sizes = nn.Linear(13, 20), torch.tensor([0.1, *[1.0] * 10, 15.0, 300.0])
+    x = sizes * (2 + torch.randn(8, 13))
+    with torch.no_grad():
+        layer.weight.div_(sizes)
+    found = tl.invert(layer, outputs(layer, x), progress=False)
+    assert float(((found.x - x) / sizes).abs().max()) < 2e-2
+
+
+def smooth_images() -> Tensor:
+    coarse = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    return nn.functional.interpolate(coarse, size=(24, 24), mode="bicubic").clamp(0, 1)
+
+
+def encoder(channels: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(channels, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8 * channels, 3, padding=1))
+
+
+def test_the_unit_of_the_inputs_does_not_matter() -> None:
+    images, errors = smooth_images(), []
+    for unit in (1.0, 255.0, 65535.0):
+        network = encoder(3)
+        with torch.no_grad():
+            network[0].weight.div_(unit)
+        found = tl.invert(network, outputs(network, unit * images), input_shape=(3, 24, 24), progress=False)
+        errors.append(float((found.x / unit - images).square().mean()))
+    assert max(errors) < 1.3 * min(errors)
+
+
+class WithoutChannels(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images[:, None])
+
+
+def test_images_without_channels_are_images() -> None:
+    grey, network = smooth_images()[:, 0], encoder(1)
+    y = outputs(network, grey[:, None])
+    plain = tl.invert(WithoutChannels(network), y, input_shape=(24, 24), progress=False)
+    usual = tl.invert(network, y, input_shape=(1, 24, 24), progress=False)
+    torch.testing.assert_close(plain.x, usual.x[:, 0], rtol=1e-3, atol=1e-3)
+
+
+def test_outputs_of_one_number() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(13, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+    y = outputs(network, torch.randn(5, 13))
+    assert float(tl.invert(network, y, progress=False).residual.max()) < 1e-3
+
+
+def test_transformers_that_leave_directions_open_are_said_to() -> None:
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(24, 4, 48, dropout=0.0, batch_first=True)  # its norm forgets means and sizes
+    network = nn.Sequential(nn.Linear(24, 24), layer).eval()
+    x = torch.randn(4, 16, 24)
+    assert "not determined" in tl.invert(network, outputs(network, x), progress=False).message
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(x)
+
+
+class Direction(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.norm(dim=1, keepdim=True)
+
+
+def test_first_guesses_outside_of_the_domain() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(13, 20), 0.5 + torch.rand(4, 13)
+    logarithms = nn.Sequential(Logarithm(), layer)
+    found = tl.invert(logarithms, outputs(logarithms, x), progress=False)
+    assert "at the first guess of 4 of them are not finite" in found.message
+    found = tl.invert(logarithms, outputs(logarithms, x), start=torch.ones(4, 13), progress=False)
+    assert float((found.x - x).norm() / x.norm()) < 1e-2
+    directions = nn.Sequential(Direction(), layer)  # nan at 0, and its length is lost
+    assert (
+        "4 of 4 samples that were looked at are not determined"
+        in tl.invert(directions, outputs(directions, x), progress=False).message
+    )
+
+
+def test_more_noise_than_was_named_is_said() -> None:
+    torch.manual_seed(0)
+    layer, prior = nn.Linear(13, 200), tl.priors.Tikhonov()
+    y = outputs(layer, torch.randn(4, 13))
+    noisy = y + 0.1 * torch.randn(y.shape)
+    assert "is there more of it?" in tl.invert(layer, noisy, prior, noise_level=0.01, progress=False).message
+    assert "is there more of it?" not in tl.invert(layer, noisy, prior, noise_level=0.1, progress=False).message
+
+
+def test_a_batch_axis_too_few_or_too_many() -> None:
+    layer, convolution = nn.Linear(13, 20), nn.Conv2d(3, 8, 3)
+    with pytest.raises(TorchliftError, match=r"invert start: expected one input for each output.*start\[None\]"):
+        tl.invert(layer, torch.zeros(4, 20), start=torch.zeros(13))
+    with pytest.raises(TorchliftError, match="leave the axis of the batch out"):
+        tl.invert(convolution, torch.zeros(1, 8, 30, 30), input_shape=(1, 3, 32, 32))

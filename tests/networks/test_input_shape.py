@@ -40,6 +40,9 @@ FITTING = {
     "flattened colours": (nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), [(3, 8, 8)]),
     "flattened table": (nn.Sequential(nn.Flatten(), nn.Linear(10, 5)), [(10,)]),
     "signals": (nn.Conv1d(2, 4, 3), [(2, 30)]),
+    "batch norm first": (nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 5)), [(7,)]),
+    "norm of channels first": (nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)), [(3, 9, 9)]),
+    "transposed": (nn.ConvTranspose2d(4, 2, 4, 2, 1), [(4, 5, 5)]),
     "strides": (
         nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2)),
         [(1, s, s) for s in (28, 30, 27, 29)],

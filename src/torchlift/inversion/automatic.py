@@ -12,7 +12,7 @@ from torchlift.core.tensors import Point
 from torchlift.functions.losses import SquaredError
 from torchlift.inversion.accelerated import Accelerated
 from torchlift.inversion.lifted import Sweep
-from torchlift.inversion.problem import InversionProblem
+from torchlift.inversion.problem import InversionProblem, is_picture
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.result import Inversion
 from torchlift.inversion.run import Budget, Progress, Rounds, run_steps
@@ -187,7 +187,7 @@ def several_starts(problem: InversionProblem, room: int, parameters: int) -> tup
         parameters: of the network.
     """
     zero = problem.guess
-    grey = [(0.5, size) for size in GREY_NOISE] if zero.ndim >= 4 else []  # volumes too
+    grey = [(0.5, size) for size in GREY_NOISE] if is_picture(zero) else []
     count = max(1, len(grey))
     if zero[0].numel() <= SMALL:
         count = max(count, min(STARTS, WORK // (problem.batch * max(parameters, 1))) - 1)

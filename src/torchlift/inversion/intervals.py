@@ -31,8 +31,8 @@ SPACING = 4
 #: Length from which a product A x of the prior counts as an edge, where the prior holds nothing.
 EDGE = 0.05
 
-#: Steps of conjugate gradients for every probe.
-STEPS = 25
+#: Steps of conjugate gradients for every probe, and for a direction that the outputs do not see.
+STEPS, TWIN_STEPS = 25, 100
 
 #: Scores of a calibration are errors in units of a deviation plus this share of its root mean square over the image.
 FLOOR = 0.05
@@ -178,9 +178,10 @@ def has_twin(problem: InversionProblem, x: Tensor, tolerance: float, start: Tens
     size = square_sum(x).sqrt().clamp_min(1e-3 * x[0].numel() ** 0.5)
     mixed = noise / along(square_sum(noise).sqrt(), x) + x / along(size, x)
     curvature = _network_curvature(problem, x)
-    unseen = mixed - _solved(curvature, curvature(mixed))
+    unseen = mixed - _solved(curvature, curvature(mixed), TWIN_STEPS)
     length = (0.1 * size) / square_sum(unseen).sqrt().clamp_min(1e-30)
     value = problem.network_value(x)
+    start = torch.where(start.isfinite(), start, value)  # zero may be no input that the network knows
     same = tolerance * (value.abs() + NEGLIGIBLE * problem.visible_size(start))
     twin = torch.zeros_like(value, dtype=torch.bool)
     for sign in (1, -1):
@@ -318,7 +319,7 @@ def _probes(x: Tensor) -> list[Tensor]:
     return [(signs * (colours == colour)).expand_as(x) for colour in colours.unique()]
 
 
-def _solved(product: Product, b: Tensor) -> Tensor:
+def _solved(product: Product, b: Tensor, steps: int = STEPS) -> Tensor:
     """H⁻¹b for every image, as far as some steps of conjugate gradients get."""
-    steps = min(STEPS, 2 * b[0].numel())
+    steps = min(steps, 2 * b[0].numel())
     return conjugate_gradient(product, b, tolerance=1e-6, max_steps=steps, batched=True).x

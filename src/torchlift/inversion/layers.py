@@ -100,7 +100,9 @@ class _Stacked(LinearOperator):
 
     def forward(self, x: Tensor, context: Context = None) -> Tensor:
         parts = self.jacobian.forward(x, context)
-        return torch.cat([scale * part.flatten(1) for scale, part in zip(self.scales, parts, strict=True)], 1)
+        return torch.cat(
+            [scale * part.reshape(len(part), -1) for scale, part in zip(self.scales, parts, strict=True)], 1
+        )
 
     def adjoint(self, y: Tensor, context: Context = None) -> Tensor:
         shapes = [row[0][1].out_shape for row in self.jacobian.reads]

@@ -22,6 +22,8 @@ from torchlift.prox import Box, Identity, ProximalActivation, ReLU
 
 BREGMAN = Bregman()
 
+#: Grey images without an axis of channels have at least so many rows.
+SIDE = 8
 #: An objective is small in comparison with so many times that of the start, at most; and a start fits to rounding where
 #: its residual is at most so many eps of the outputs.
 STARTED, ROUNDED = 10.0, 64.0
@@ -201,7 +203,8 @@ class InversionProblem:
 
     def residual(self, x: Tensor) -> Tensor:
         """‖N(x) − y‖ through the network itself: (B,)."""
-        return torch.linalg.vector_norm((self.forward(x) - self.output).flatten(1), dim=1)
+        apart = self.forward(x) - self.output
+        return torch.linalg.vector_norm(apart.reshape(len(apart), -1), dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """N(x)."""
@@ -304,7 +307,15 @@ def per_image(terms: Tensor) -> Tensor:
     return terms.reshape(terms.shape[0], -1).sum(1)
 
 
+def is_picture(x: Tensor) -> bool:
+    """Whether inputs are images or volumes (B, channels, …), or grey images (B, side, side) without channels.
+
+    Sequences of vectors are seldom as long as their vectors.
+    """
+    return x.ndim >= 4 or (x.ndim == 3 and x.shape[1] == x.shape[2] >= SIDE)
+
+
 def square_sum(tensor: Tensor) -> Tensor:
     """‖·‖² of every image: (B,)."""
-    flat = tensor.flatten(1)
+    flat = tensor.reshape(len(tensor), -1)  # an image may be one number
     return torch.linalg.vecdot(flat, flat)

@@ -13,11 +13,19 @@ from torch import Tensor
 from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
-from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.problem import InversionProblem, is_picture, square_sum
 from torchlift.inversion.solver import InversionState, Nested, block_bound, put_back
 
 #: A step is long enough if it takes this share of what its slope promises (Armijo's rule).
 ARMIJO = 1e-4
+
+#: The first step has length 1, which is nothing to images of values up to 65,535: there it is this part of the way on
+#: which the slope would take the objective to 0, at most so long, and while it gains nearly all that the slope
+#: promises, the next is so many times longer.
+REACH, FURTHEST, STRAIGHT, LONGER = 2e-3, 1e5, 0.99, 10.0
+
+#: Pairs that are kept: of most inputs, and of those of few entries, with which they cost nothing.
+FEW, MANY, LITTLE = 10, 40, 128
 
 Metric = Callable[[Tensor], Tensor]
 
@@ -81,7 +89,7 @@ class QuasiNewton(Nested):
 
     Arguments:
         patience, visible: by default an image is done when 20 steps take less than 0.02 % off its objective.
-        memory: pairs that are kept.
+        memory: pairs that are kept; by default 10, and for inputs of up to 128 entries as many as these, 40 at most.
         smoothing: ε > 0.
         spectrum: p ≥ 0 of H before the first pair, which for images (C, height, width) divides the frequency f by
             (1 + |f|)^p: from a start that knows nothing, errors are largest where f is small.
@@ -95,23 +103,27 @@ class QuasiNewton(Nested):
 
     patience: int = 20
     visible: float = 2e-4
-    memory: int = 10
+    memory: int | None = None
     smoothing: float = 2e-4
     spectrum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size("QuasiNewton memory", self.memory)
+        if self.memory is not None:
+            check_size("QuasiNewton memory", self.memory)
         check_positive("QuasiNewton smoothing", self.smoothing)
         check_number("QuasiNewton spectrum", self.spectrum, minimum=0)
 
     def remember(self, problem: InversionProblem, state: InversionState) -> Curvature:
         x = state.x
         at, _ = self._evaluate(problem, x, state.products)
-        empty = x.new_zeros(len(x), self.memory, x[0].numel())
-        products = torch.eye(self.memory, dtype=x.dtype, device=x.device).expand(len(x), -1, -1).clone()
+        entries = x[0].numel()
+        room = self.memory or (max(FEW, min(entries, MANY)) if entries <= LITTLE else FEW)
+        empty = x.new_zeros(len(x), room, entries)
+        products = torch.eye(room, dtype=x.dtype, device=x.device).expand(len(x), -1, -1).clone()
         pairs = Pairs(empty, empty.clone(), products, torch.zeros_like(at.value))
-        return Curvature(at, pairs, torch.ones_like(at.value))
+        pull = torch.linalg.vector_norm(at.free.flatten(1), dim=1).clamp_min(1e-30)
+        return Curvature(at, pairs, (REACH * at.value / pull).clamp(1.0, FURTHEST))
 
     def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
         return state.memory.at.objective
@@ -131,9 +143,13 @@ class QuasiNewton(Nested):
         slope = torch.linalg.vecdot(at.gradient.flatten(1), change)
         room = 4 * torch.finfo(x.dtype).eps * at.value.abs()
         accepted = new.value <= at.value + ARMIJO * slope + room
-        pairs = _renewed(pairs, change, bend, accepted, metric)
+        gained = at.value - new.value
+        accepted = accepted & ((memory.step <= 1) | (gained > 0.5 * -slope))
+        # so far from the solution, in the unit of x, that no curvature is seen
+        straight = accepted & (pairs.scale == 0) & (gained > STRAIGHT * -slope)
+        pairs = _renewed(pairs, change, bend, accepted & ~straight, metric)
         bound = block_bound(new.free, moved, problem.guess) + new.gap
-        step = (2 * memory.step).clamp_max(1.0)
+        step = torch.where(straight, LONGER * memory.step, (2 * memory.step).clamp_max(1.0))
         if not bool(accepted.all()):
             # the least value of the parabola through F, its slope and the value that was refused
             shorter = (-slope / (2 * (new.value - at.value - slope))).nan_to_num(0.0).clamp(0.05, 0.5)
@@ -148,7 +164,7 @@ class QuasiNewton(Nested):
 
     def _metric(self, x: Tensor) -> Metric | None:
         """P, H before the first pair up to a factor, for gradients (B, entries); None for the identity."""
-        if not self.spectrum or x.ndim < 4:
+        if not self.spectrum or not is_picture(x):
             return None
         height, width = x.shape[-2:]
         shares = _shares(height, width, self.spectrum, x.dtype, x.device)

@@ -158,7 +158,7 @@ class Inversion:
         """That no input was found which the network maps near some outputs; converged or not, these are no answers."""
         if self.problem is None:
             return ""
-        outputs = self.problem.output.flatten(1)
+        outputs = self.problem.output.reshape(len(self.x), -1)
         least = UNMET * torch.linalg.vector_norm(outputs, dim=1)
         if self.noise_level is not None:
             least = least.clamp_min(NOISY * self.noise_level * outputs.shape[1] ** 0.5)
@@ -168,6 +168,20 @@ class Inversion:
         reason = "is the weight of the prior too large?" if self.problem.split.parts else "or is another start needed?"
         text = f"The outputs of {count} of {len(outputs)} {_noun(self.x)} are not met: the residual is more than "
         return f"{text}{100 * UNMET:.0f} % of them. Do they come from this network, {reason}"
+
+    @property
+    def _noisier(self) -> str:
+        """That residuals are much larger than the noise that was named, which weights and error bars follow."""
+        if self.noise_level is None or self.problem is None:
+            return ""
+        typical = self.noise_level * self.problem.output[0].numel() ** 0.5
+        ratio = float(self.residual.median()) / typical
+        if not ratio > NOISY:
+            return ""
+        return (
+            f"Residuals are {ratio:.3g} times what noise of standard deviation {self.noise_level:.3g} in every output "
+            "makes: is there more of it?"
+        )
 
     @property
     def message(self) -> str:
@@ -180,7 +194,12 @@ class Inversion:
             f"Mean residual ‖N(x) − y‖ {_change(self.start_residual, self.residual)}, "
             f"objective {_change(self.start_objective, self.objective)}."
         )
+        outside = int(((self.status == Status.DIVERGED) & ~self.start_objective.isfinite()).sum())
+        if outside:
+            text = f"The network's outputs at the first guess of {outside} of them are not finite numbers: "
+            parts.append(f"{text}pass inputs that it takes as start.")
         parts += [sentence] if (sentence := self._unmet) else []
+        parts += [sentence] if (sentence := self._noisier) else []
         parts += self._open
         increased = int((~self.monotone).sum())
         if increased:

@@ -258,7 +258,7 @@ class InversionSolver(Solver[InversionProblem, Any]):
         old, value = state.watch, self.value(problem, new)
         running = old.running
         diverged = running & ~(value <= DIVERGENCE * (1 + old.start.abs()))
-        slack = rounding(old, value)
+        slack = rounding(old, value, problem.lifted)
         worse = running & ~diverged & (value > old.value + slack)
         if bool(worse.any()) and bool((back := self.refused(state, worse)).any()):
             new = choose(back, replace(self.forget(state), count=new.count), new)
@@ -340,9 +340,15 @@ class Nested(InversionSolver):
         return replace(new, watch=replace(new.watch, status=status))
 
 
-def rounding(watch: Watch, value: Tensor) -> Tensor:
-    """A difference of objectives that rounding explains: they are sums of products of entries of x, z, v and y."""
-    return torch.finfo(value.dtype).eps * (32 * value.abs() + watch.size)
+def rounding(watch: Watch, value: Tensor, lifted: bool = False) -> Tensor:
+    """A difference of objectives that rounding explains: they are sums of products of entries of x, z, v and y.
+
+    Those of the network itself are half the squares of residuals, which are small where the objective is.
+    """
+    size = watch.size
+    if not lifted:
+        size = size * (value.abs() / watch.start.abs().clamp_min(1e-30)).clamp_max(1.0).sqrt()
+    return torch.finfo(value.dtype).eps * (32 * value.abs() + size)
 
 
 def envelope_duals(problem: InversionProblem, products: Tensors, smoothing: float) -> Tensors:
@@ -362,4 +368,4 @@ def block_bound(residual: Tensor, block: Tensor, origin: Tensor | None = None) -
 
 def length(tensor: Tensor) -> Tensor:
     """‖·‖ of every image: (B,)."""
-    return torch.linalg.vector_norm(tensor.flatten(1), dim=1)
+    return torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1)

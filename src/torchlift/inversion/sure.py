@@ -53,7 +53,7 @@ class Probe:
 
     def divergence(self, output: Tensor, moved: Tensor) -> Tensor:
         """Of outputs as functions of the data, estimated from what they are for y and for y + εb: (B,)."""
-        return (self.signs * (moved - output)).flatten(1).sum(1) / self.epsilon
+        return (self.signs * (moved - output)).reshape(len(output), -1).sum(1) / self.epsilon
 
 
 def visibly_less(new: Tensor, old: Tensor, errors: float = 1.0) -> bool:

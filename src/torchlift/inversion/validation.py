@@ -164,6 +164,9 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
         return module
     guess = start(y) if shape is None and callable(start) and isinstance(y, Tensor) else start
     if shape is None:
+        if isinstance(guess, Tensor) and guess.ndim < 2:
+            hint = "Add a batch axis with `start[None]`."
+            invalid_value("invert start", "one input for each output, (batch, …)", tuple(guess.shape), hint)
         shape = tuple(guess.shape[1:]) if isinstance(guess, Tensor) else _found_shape(module, y)
     if shape is None:
         if isinstance(y, Tensor) and y.ndim > 1 and fitting_shapes(module, tuple(y.shape)):
@@ -177,8 +180,11 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     try:
         return lift(module, shape)
     except NotRepresentableError as error:
-        if input_shape is not None:
+        if input_shape is not None and (shape is None or len(shape) < 3 or shape[0] != 1):
             raise
+        if input_shape is not None:
+            text = f"{error} input_shape={shape} is taken for one input: leave the axis of the batch out."
+            raise NotRepresentableError(text) from None
         # layers may be called in another order than that of their names
         text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."
         if isinstance(guess, Tensor):
@@ -207,7 +213,7 @@ def check_data(network: Network | Joint, y: object) -> Tensor:
         parts = [_check_output(f"invert y[{k}]", net, y[k]) for k, net in enumerate(network.networks)]
         if len({len(part) for part in parts}) > 1:
             invalid_value("invert y", "the same number of images for every network", [len(part) for part in parts])
-        return torch.cat([part.flatten(1) for part in parts], 1)
+        return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
     return _check_output("invert y", network, y)
 
 

@@ -12,7 +12,13 @@ from torch.nn.utils.parametrize import is_parametrized
 from torchlift.core.checks import Shape
 from torchlift.networks.trace import without_memory
 
-_CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+_CONVOLUTIONS: dict[type[nn.Module], int] = {
+    nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3,
+    nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3,
+}  # fmt: skip
+_SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+#: Modules that return what they get in its own shape, which they leave open.
+_OPEN = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.PReLU)
 #: Pixels in a row that are tried, and sizes that strides may make equal: where more lead to the same, a pooling has
 #: forgotten the size.
 LARGEST, MOST = 512, 32
@@ -24,7 +30,8 @@ def first_layer(module: nn.Module) -> nn.Module:
     made = {id(part) for each in module.modules() if is_parametrized(each) for part in each.parametrizations.modules()}  # type: ignore[union-attr]
     parts = [part for part in module.modules() if id(part) not in made]
     leaves = [part for part in parts if is_parametrized(part) or not list(part.children())]
-    return next((part for part in leaves if isinstance(part, nn.Flatten) or [*part.parameters()]), module)
+    telling = [part for part in leaves if isinstance(part, nn.Flatten) or [*part.parameters()]]
+    return next((part for part in telling if not isinstance(part, _OPEN)), telling[0] if telling else module)
 
 
 def known_shape(module: nn.Module) -> Shape | None:
@@ -36,7 +43,7 @@ def known_shape(module: nn.Module) -> Shape | None:
 def shape_example(module: nn.Module) -> str:
     """What to write for the shape of one input that the first layer does not tell."""
     first = first_layer(module)
-    sizes = {nn.Conv1d: "length", nn.Conv3d: "depth, height, width"}.get(type(first), "height, width")
+    sizes = _SIZES[_CONVOLUTIONS.get(type(first), 2)]
     return f"({getattr(first, 'in_channels', 'channels')}, {sizes})"
 
 
@@ -70,6 +77,8 @@ def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> li
     stand_in, sizes = without_memory(module), out_shape[-axes:]
     fitting: list[list[int]] = [[] for _ in range(axes)]
     for size in range(1, LARGEST + 1):
+        if max(map(len, fitting)) > MOST:
+            return []
         output = _output(stand_in, (channels, *[size] * axes))
         if output is None:
             continue
@@ -84,8 +93,6 @@ def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> li
         for side, made, expected in zip(fitting, output[-axes:], sizes, strict=True):
             if made == expected:
                 side.append(size)
-    if max(map(len, fitting)) > MOST:
-        return []
     ordered = [sorted(side, key=lambda size: size & -size, reverse=True) for side in fitting]
     square = len(out_shape) != axes + 1 or len(set(sizes)) == 1
     choices = zip(*ordered, strict=True) if square else product(*ordered)
