@@ -18,16 +18,13 @@ from torch import Tensor
 
 from torchlift.cli.command import Command, Record
 from torchlift.cli.tables import shown
-from torchlift.core.checks import check_device, check_positive, check_size
-from torchlift.core.errors import invalid_value
+from torchlift.core.checks import check_choice, check_device, check_positive, check_size
 from torchlift.data import as_batches, psnr
 from torchlift.functions.losses import SquaredError
 from torchlift.lab.problem import MU, WATCHED, Images, build, load_images
 from torchlift.lab.trajectory import Row, Trajectory, follow
 from torchlift.liftings import Bregman
 from torchlift.networks import MLP
-from torchlift.objective import Objective, TrainingProblem
-from torchlift.parallel import Mesh
 from torchlift.report.records import Curves, Series, Table
 from torchlift.solvers import (
     BlockCoordinateDescent,
@@ -39,7 +36,7 @@ from torchlift.solvers import (
     ProximalGradient,
     Solver,
 )
-from torchlift.training import SweepDescent, TrainMethod, TrainStep, Work
+from torchlift.training import Phase, SweepDescent, TrainMethod, TrainStep, Work
 from torchlift.training.lifted_step import LiftedStep
 from torchlift.training.step import Budget, unlimited
 
@@ -56,6 +53,8 @@ OURS = (EXACT, SWEEP_ADAM, SWEEP)
 
 LEVELS = (0.5, 0.9, 0.99)
 """Shares of the possible decrease that count as an accuracy reached."""
+COLUMNS = {"seconds": "seconds", "values": "objective", "psnr": "training psnr"}
+"""Key of a run in the record ↦ what was measured."""
 
 
 def methods() -> dict[str, Solver[Any, Any] | TrainMethod]:
@@ -82,9 +81,8 @@ def begin(name: str, network: MLP, images: Images, seed: int, budget: Budget = u
     if isinstance(method, TrainMethod):
         batches = as_batches((images.y, images.x), batch_size=min(BATCH, len(images.y)), seed=seed)
         return method.init(Work(network, SquaredError(), batches, budget))
-    split = "odd-even" if method.exact else "whole"
-    problem = TrainingProblem(Objective(network, Bregman(MU)), images.y, images.x, split=split)
-    return LiftedStep(method, problem, problem.start("input"), Mesh())
+    phase = Phase(Bregman(MU), method, batch_size="full", weights="keep", states="input")
+    return phase.begin(network, SquaredError(), as_batches((images.y, images.x)), seed=seed)
 
 
 def steps_per_epoch(name: str, images: Images) -> int:
@@ -179,10 +177,8 @@ class BenchSolvers(Command):
         check_size("layers", self.layers)
         check_positive("seconds", self.seconds)
         check_device("device", self.device)
-        names = methods()
         for name in self.only:
-            if name not in names:
-                invalid_value("only", f"names among {', '.join(names)}", repr(name))
+            check_choice("only", name, methods())
 
     def collect(self) -> Record:
         names = [name for name in methods() if not self.only or name in self.only]
@@ -191,29 +187,18 @@ class BenchSolvers(Command):
                 names, self.images, self.layers, self.seconds, self.seed,
                 lambda name: status.update(f"{name}: {self.seconds:g} s"), self.device,
             )  # fmt: skip
+        runs = [
+            {"name": name, "failure": trajectory.failure, "steps": trajectory.steps}
+            | {key: trajectory.column(measured) for key, measured in COLUMNS.items()}
+            for name, trajectory in trajectories.items()
+        ]
         levels = targets(trajectories)
-        return {
-            "images": self.images,
-            "layers": self.layers,
-            "seed": self.seed,
-            "device": self.device,
-            "threads": torch.get_num_threads(),
-            "runs": [
-                {
-                    "name": name,
-                    "failure": trajectory.failure,
-                    "steps": trajectory.steps,
-                    "seconds": trajectory.column("seconds"),
-                    "values": trajectory.column("objective"),
-                    "psnr": trajectory.column("training psnr"),
-                }
-                for name, trajectory in trajectories.items()
-            ],
-            "reached": {
-                name: {str(level): reached(trajectory, target) for level, target in levels.items()}
-                for name, trajectory in trajectories.items()
-            },
+        times = {
+            name: {str(level): reached(trajectory, target) for level, target in levels.items()}
+            for name, trajectory in trajectories.items()
         }
+        settings = {name: getattr(self, name) for name in ("images", "layers", "seed", "device")}
+        return {**settings, "threads": torch.get_num_threads(), "runs": runs, "reached": times}
 
     def show(self, record: Record, console: Console) -> None:
         columns = {"solver": "", "steps": "", "objective": ".4g", "PSNR (dB)": ".2f"}

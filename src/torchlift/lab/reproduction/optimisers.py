@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from torchlift.lab.benchmarks.solvers import (
@@ -23,6 +23,7 @@ from torchlift.lab.benchmarks.solvers import (
 from torchlift.lab.problem import LAYERS, MU, Images, build, load_images
 from torchlift.lab.reproduction.confidence import over_seeds
 from torchlift.lab.reproduction.experiment import Experiment, ExperimentResult, Part, Work
+from torchlift.lab.reproduction.restoration import Size
 from torchlift.lab.trajectory import Trajectory, both_splits, follow, part_of, series, trajectory_of
 from torchlift.report.records import Cell, Claim, Curves, Figure, Series, Table
 
@@ -32,34 +33,23 @@ NOISY = "noisy images"
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large.
+class RaceSize(Size):
+    """How large; `steps` are those of the paper's optimisers, and exact steps are all measured.
 
     Arguments:
-        side: pixels in a row of an image.
-        training, validation: images.
-        steps: of the paper's optimisers.
         exact: steps of exact block-coordinate descent, each of which takes as long as tens of the others.
         epochs: of the sweeps over batches.
-        every: steps between measurements; exact steps are all measured.
-        seeds: how many times all of it is done.
     """
 
-    side: int
-    training: int
-    validation: int
-    steps: int
-    exact: int
-    epochs: int
-    every: int
-    seeds: int
+    exact: int = 1
+    epochs: int = 1
 
 
-TINY_SIZE = Size(14, 20, 10, 2, 1, 2, 1, 1)
+TINY_SIZE = RaceSize(14, 20, 10, steps=2, every=1, exact=1, epochs=2)
 # Half the resolution and a quarter of the images, as in the inverse problems. Still more images than the 197 weights of
 # a unit, or exact steps would fit every layer perfectly.
-SMALL_SIZE = Size(14, 500, 200, 1000, 10, 40, 20, 3)
-PAPER_SIZE = Size(28, 2000, 500, 5000, 50, 500, 100, 1)
+SMALL_SIZE = RaceSize(14, 500, 200, steps=1000, every=20, seeds=3, exact=10, epochs=40)
+PAPER_SIZE = RaceSize(28, 2000, 500, steps=5000, every=100, exact=50, epochs=500)
 
 
 class Optimisers(Experiment):
@@ -72,8 +62,7 @@ class Optimisers(Experiment):
     about = "gradient, heavy-ball, Nesterov and Adam on 2,000 noisy images, and our solvers (figure on optimisers)"
 
     def run(self, work: Work) -> ExperimentResult:
-        size: Size = work.choose(TINY_SIZE, SMALL_SIZE, PAPER_SIZE)
-        size = replace(size, steps=work.steps or size.steps, seeds=work.seeds or size.seeds)
+        size: RaceSize = work.choose(TINY_SIZE, SMALL_SIZE, PAPER_SIZE).asked(work)
         names, seeds = list(methods()), range(work.seed, work.seed + size.seeds)
         work.expect(len(names) * size.seeds)
         said, runs = {}, []
@@ -99,7 +88,7 @@ class Optimisers(Experiment):
         )  # fmt: skip
 
 
-def _run(work: Work, name: str, images: Images, size: Size, seed: int) -> Trajectory:
+def _run(work: Work, name: str, images: Images, size: RaceSize, seed: int) -> Trajectory:
     """One method as a part of the experiment."""
     part_name = name if seed == work.seed else f"{name}, seed {seed}"
     steps, every = (size.exact, 1) if name == EXACT else (size.steps, size.every)

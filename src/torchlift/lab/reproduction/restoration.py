@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -132,7 +133,7 @@ class Size:
     seeds: int = 1
     batch_steps: int = 0
 
-    def asked(self, work: Work) -> Size:
+    def asked(self, work: Work) -> Self:
         """The same with the numbers of steps and seeds that were asked for."""
         return replace(self, steps=work.steps or self.steps, seeds=work.seeds or self.seeds)
 
