@@ -86,15 +86,19 @@ def interleaved(methods: Mapping[str, Contestant], *, repeats: int, seconds: flo
 
 
 def _seconds(method: Contestant, count: int) -> float:
-    acts = dist.get_rank() == 0 or not method.alone
-    if acts:
-        method.call()
+    """Seconds per call in a burst of so many, after one that warms the caches."""
+    seconds_together(method.call, 1, alone=method.alone)
+    return seconds_together(method.call, count, alone=method.alone) / count
+
+
+def seconds_together(call: Callable[[], object], count: int, *, alone: bool) -> float:
+    """Seconds until all processes have made so many calls; with `alone` the first makes them, and the others wait."""
     dist.barrier()
     start = time.perf_counter()
-    for _ in range(count if acts else 0):
-        method.call()
+    for _ in range(count if dist.get_rank() == 0 or not alone else 0):
+        call()
     dist.barrier()
-    return (time.perf_counter() - start) / count
+    return time.perf_counter() - start
 
 
 def _first(number: float) -> float:

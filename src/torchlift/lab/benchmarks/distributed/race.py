@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torchlift.core.errors import invalid_value
 from torchlift.data import Batches, as_batches, load_digits, load_mnist
 from torchlift.functions.losses import CrossEntropy, Loss, SquaredError
-from torchlift.lab.benchmarks.distributed.bench import launch
+from torchlift.lab.benchmarks.distributed.bench import launch, seconds_together
 from torchlift.lab.benchmarks.distributed.methods import pipeline
 from torchlift.lab.benchmarks.league_cases import cifar_classes, load_cifar
 from torchlift.lab.benchmarks.step_modules import AUTOENCODER, VGG, dense
@@ -275,22 +274,12 @@ def _run(name: str, settings: str) -> str:
     ends = [task.steps * (k + 1) // ROUNDS for k in range(ROUNDS)]
     for begin, end in zip([0, *ends], ends, strict=False):
         for who, runner in field.items():
-            seconds[who] += _turn(runner, end - begin)
+            seconds[who] += seconds_together(runner.step, end - begin, alone=runner.alone)
             if 2 * end >= task.steps:
                 curves[who].append([end, seconds[who], _judge(runner, task)])
     if dist.get_rank():
         return ""  # the first process has judged
     return json.dumps({"task": name, "steps": task.steps, "batch": task.batch, **judged(curves, task.target)})
-
-
-def _turn(runner: Runner, steps: int) -> float:
-    """Seconds until all processes have made so many steps."""
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(steps if dist.get_rank() == 0 or not runner.alone else 0):
-        runner.step()
-    dist.barrier()
-    return time.perf_counter() - start
 
 
 def _judge(runner: Runner, task: Task) -> float:
