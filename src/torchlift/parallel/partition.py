@@ -77,15 +77,9 @@ def partition(network: Network, processes: int) -> list[LayerRange]:
     for. The output map belongs to the last stage. A chain is cut where one state u_j is all
     that later layers read: after an activation, or after a residual block.
     """
-    units = _units(network)
-    if len(units) < processes:
-        hint = f"Use at most layers={len(units)}, and the axis data for the other processes."
-        invalid_value("mesh axis layers", f"at most {len(units)} parts of this network", processes, hint)
-    whole = sum(unit.cost for unit in units)
     row, stages = 0, []
-    for group in _balanced(units, processes):
+    for group, share in _divided(_units(network), processes, "parts"):
         rows = sum(unit.rows for unit in group)
-        share = sum(unit.cost for unit in group) / max(whole, 1)
         stages.append(LayerRange((group[0].first, group[-1].stop), (row, row + rows), group[0].in_shape, share))
         row += rows
     return stages
@@ -128,16 +122,12 @@ def cut_sequential(plain: nn.Sequential, example: Tensor, stages: int) -> list[M
         with torch.no_grad():
             out = nn.Sequential(*modules[first:stop]).eval()(torch.empty(2, *shape, device="meta"))
         shape = tuple(out.shape[1:])
-    if len(units) < stages:
-        hint = f"Use at most layers={len(units)}, and the axis data for the other processes."
-        invalid_value("mesh axis layers", f"at most {len(units)} stages of this network", stages, hint)
+    groups = _divided(units, stages, "stages")
     _refuse_shared(list(plain), cuts)
-    whole = max(sum(unit.cost for unit in units), 1)
-    groups = _balanced(units, stages)
-    ends = [*(group[0].in_shape for group in groups[1:]), shape]
+    ends = [*(group[0].in_shape for group, _ in groups[1:]), shape]
     return [
-        ModuleRange((group[0].first, group[-1].stop), group[0].in_shape, end, sum(unit.cost for unit in group) / whole)
-        for group, end in zip(groups, ends, strict=True)
+        ModuleRange((group[0].first, group[-1].stop), group[0].in_shape, end, share)
+        for (group, share), end in zip(groups, ends, strict=True)
     ]
 
 
@@ -197,6 +187,15 @@ def _cost(modules: Sequence[nn.Module], shape: Shape, products: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         nn.Sequential(*modules).to("meta", torch.float32).eval()(x)
     return products * counter.get_total_flops() // 2 + x.numel()
+
+
+def _divided(units: Sequence[Unit], count: int, word: str) -> list[tuple[list[Unit], float]]:
+    """Contiguous groups whose largest cost is as small as can be, each with its share of the cost of all."""
+    if len(units) < count:
+        hint = f"Use at most layers={len(units)}, and the axis data for the other processes."
+        invalid_value("mesh axis layers", f"at most {len(units)} {word} of this network", count, hint)
+    whole = max(sum(unit.cost for unit in units), 1)
+    return [(group, sum(unit.cost for unit in group) / whole) for group in _balanced(units, count)]
 
 
 def _balanced(units: Sequence[Unit], processes: int) -> list[list[Unit]]:
