@@ -30,19 +30,13 @@ class PerturbedActivation(torch.autograd.Function):
     Learned tensors θ of a proximal activation get ∂_θ Σ [Φ*(v + s g) − Φ*(v − s g)] / (2s).
     A way back that is itself recorded (`create_graph=True`) asks for derivatives of the
     network, such as those in a differential equation or a penalty of gradients: it has σ'(v) g.
+
+    The arguments are those of `perturb`.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        v: Tensor,
-        sigma: Activation,
-        perturbation: Perturbation,
-        mean: Mean | None,
-        own: ProximalActivation | None,
-        *learned: Tensor,
-    ) -> Tensor:
-        _save(ctx, v, sigma, perturbation, mean, own)
+    def forward(ctx: Any, v: Tensor, sigma: Activation, *others: Any) -> Tensor:
+        _save(ctx, v, sigma, *others[:3])
         return _value(sigma, v)
 
     @staticmethod
@@ -56,14 +50,7 @@ class _FunctionalActivation(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        v: Tensor,
-        sigma: Activation,
-        perturbation: Perturbation,
-        mean: Mean | None,
-        own: ProximalActivation | None,
-        *learned: Tensor,
-    ) -> Tensor:
+    def forward(v: Tensor, sigma: Activation, *others: Any) -> Tensor:
         return _value(sigma, v)
 
     @staticmethod
