@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torchlift.core.errors import message
 from torchlift.data import Batch
 from torchlift.training.modules import apply, in_mode
+from torchlift.training.starts.recording import hooks
 
 #: What the activations that people put at the end of networks return.
 RANGES: dict[type[nn.Module], tuple[float, float]] = {
@@ -25,21 +25,16 @@ OUTSIDE = 0.1
 def reach_warning(network: nn.Module, batch: Batch, samples: int = 8) -> str | None:
     """A sentence where many targets are beyond what the last activation returns; None where there is none."""
     network = getattr(network, "_orig_mod", network)  # of a compiled module, which would be compiled for the hooks
-    parts = [part for part in network.modules() if type(part) in RANGES]
-    if not parts or not batch.x.is_floating_point() or batch.context is not None:
+    ends = any(type(part) in RANGES for part in network.modules())
+    if not ends or not batch.x.is_floating_point() or batch.context is not None:
         return None
     made: list[tuple[nn.Module, Tensor]] = []
 
-    def note(part: nn.Module, _: Any, output: Tensor) -> None:
+    def note(_: str, part: nn.Module, output: Tensor) -> None:
         made.append((part, output))
 
-    handles = [part.register_forward_hook(note) for part in parts]
-    try:
-        with in_mode(network, False), torch.random.fork_rng(devices=()):
-            output = apply(network, batch.y[:samples])
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(RANGES, network, note), in_mode(network, False), torch.random.fork_rng(devices=()):
+        output = apply(network, batch.y[:samples])
     last = next((part for part, value in made if value is output), None)
     if last is None or batch.x.shape[1:] != output.shape[1:]:
         return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -146,15 +147,20 @@ def _condition(func: Callable[..., Any]) -> Callable[..., bool] | None:
 
 
 @contextmanager
-def affine_hooks(module: nn.Module, function: Callable[[str, nn.Module, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call a function with name, layer and output of every affine module; what it returns replaces the output."""
+def hooks(
+    kinds: Container[type], module: nn.Module, function: Callable[[str, nn.Module, Tensor], Tensor | None]
+) -> Iterator[None]:
+    """Call a function with name, part and output of all parts of these types; what it returns replaces the output."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        return lambda layer, _, output: function(name, layer, output)
+        return lambda part, _, output: function(name, part, output)
 
-    handles = [part.register_forward_hook(hook(name)) for name, part in module.named_modules() if type(part) in AFFINE]
+    handles = [part.register_forward_hook(hook(name)) for name, part in module.named_modules() if type(part) in kinds]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+affine_hooks = partial(hooks, AFFINE)
