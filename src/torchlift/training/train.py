@@ -138,8 +138,8 @@ def train(
     phases = _phases(options.phases, default)
     if isinstance(validation, (int, float)):
         data, validation = hold_out(data, validation, seed=seed, like=like(network))
-    batches = [_batches(data, phase, seed, network) for phase in phases]
-    held_out = None if validation is None else _held_out(validation, network, seed)
+    batches = [phase_batches(data, phase, seed, network) for phase in phases]
+    held_out = None if validation is None else held_out_batches(validation, network, seed)
     loss = _loss(network, phases, loss, batches[0])
     batches = [_checked("data", network, loss, source) for source in batches]
     held_out = None if held_out is None else _checked("validation", network, loss, held_out)
@@ -160,8 +160,7 @@ def train(
     for name, asked in (("tensorboard", options.tensorboard), ("resume", resume)):
         if asked and folder is None:
             invalid_value(f"train {name}", "a folder", "none", "Give folder='runs/name'.")
-    _warn_of_scale(batches[0], mesh)
-    _warn_of_reach(network, batches[0], loss, mesh)
+    _warn_of_data(network, batches[0], loss, mesh)
     _warn_of_probabilities(output, loss, mesh)
     check_memory(planned, validation=held_out, limit=options.memory_limit)
     config = configuration(network, phases, batches, settings, options)
@@ -251,22 +250,16 @@ def _check_callback(callback: object) -> None:
         invalid_value("train callback", "a function of one row of the history", str(error), hint)
 
 
-def _warn_of_scale(batches: Batches, mesh: Mesh) -> None:
-    """One warning about data on a scale that cannot work."""
-    if mesh.first:
-        batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
-        sentence = scale_warning(batch, "train data")
-        if sentence is not None:
-            warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
-
-
-def _warn_of_reach(network: nn.Module, batches: Batches, loss: Loss, mesh: Mesh) -> None:
-    """One warning about targets that the last activation does not return; criteria may mean something else by both."""
-    if mesh.first and not isinstance(loss, Criterion):
-        batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
-        sentence = reach_warning(network, batch)
-        if sentence is not None:
-            warnings.warn(sentence, stacklevel=4)
+def _warn_of_data(network: nn.Module, batches: Batches, loss: Loss, mesh: Mesh) -> None:
+    """Warnings about data on a scale that cannot work, and about targets that the last activation does not return."""
+    if not mesh.first:
+        return
+    batch = batches.all if isinstance(batches, TensorBatches) else batches.batch(0)
+    sentences = [scale_warning(batch, "train data")]
+    if not isinstance(loss, Criterion):  # criteria may mean something else by outputs and targets
+        sentences.append(reach_warning(network, batch))
+    for sentence in filter(None, sentences):
+        warnings.warn(sentence, stacklevel=4)  # past `check_calls`, where the user's own line is
 
 
 def _warn_of_probabilities(output: Tensor, loss: Loss, mesh: Mesh) -> None:
@@ -297,7 +290,8 @@ def _filled(phase: Phase, default: Phase) -> Phase:
     return replace(phase, **{name: value for name, value in vars(default).items() if name not in given})
 
 
-def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches:
+def phase_batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches:
+    """The training data as a phase takes them."""
     read = partial(as_batches, data, seed=seed, like=like(network), where="data")
     size = phase.batch_size
     if isinstance(data, DataLoader):  # it has a batch size of its own
@@ -316,7 +310,8 @@ def _batches(data: Data, phase: Phase, seed: int, network: nn.Module) -> Batches
     return read(batch_size=size)
 
 
-def _held_out(validation: Data, network: nn.Module, seed: int) -> Batches:
+def held_out_batches(validation: Data, network: nn.Module, seed: int) -> Batches:
+    """The validation data, for evaluations."""
     return as_batches(validation, batch_size=1000, seed=seed, like=like(network), where="validation")
 
 

@@ -16,7 +16,7 @@ from torchlift.cli.settings.settings import Configuration, PhaseSettings, Traini
 from torchlift.cli.settings.solvers import OPTIMISERS, OPTIONS, RENAMED, SOLVERS, make_solver, options_of
 from torchlift.core.checks import check_choice, check_device, check_number, check_positive, check_size
 from torchlift.core.errors import TorchliftError, invalid_value
-from torchlift.data import Batch, Batches, as_batches
+from torchlift.data import Batch, Batches
 from torchlift.functions.losses import LOSSES, CrossEntropy, Loss, SquaredError
 from torchlift.functions.regularisers import REGULARISERS, Regulariser
 from torchlift.liftings import LIFTINGS, Conventional, Lifting
@@ -27,9 +27,9 @@ from torchlift.parallel import Mesh
 from torchlift.training import Metric, Phase, Training, TrainOptions, evaluate, train
 from torchlift.training.metrics import as_metrics
 from torchlift.training.options import PhaseOptions, RunOptions
-from torchlift.training.phase import default_batch_size
 from torchlift.training.plan import PlannedPhase
 from torchlift.training.starts.short_runs import start_weights
+from torchlift.training.train import held_out_batches, phase_batches
 
 
 def build_phases(configuration: Configuration) -> list[Phase]:
@@ -213,13 +213,7 @@ class Setup:
 
     def batches(self, phase: Phase) -> Batches:
         """The training data as this phase takes them."""
-
-        def read(size: int | None) -> Batches:
-            return as_batches(self.data, batch_size=size, seed=self.configuration.training.seed, like=self.network.like)
-
-        if isinstance(phase.batch_size, str):
-            return read(None)
-        return read(phase.batch_size or default_batch_size(read(None).samples, self.network))
+        return phase_batches(self.data, phase, self.configuration.training.seed, self.network)
 
     def planned(self, phase: Phase) -> PlannedPhase:
         """A phase with its data, as `train` makes it."""
@@ -230,7 +224,7 @@ class Setup:
     def held_out(self) -> Batches | None:
         if self.validation is None:
             return None
-        return as_batches(self.validation, batch_size=1000, like=self.network.like, where="validation")
+        return held_out_batches(self.validation, self.network, self.configuration.training.seed)
 
     def references(self, start: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Metrics on validation data: of the input itself, where it is of the same kind, and of the first weights."""
