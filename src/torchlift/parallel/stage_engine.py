@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from torchlift.networks.form import UnifiedForm
-from torchlift.objective.engine import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
+from torchlift.objective.engine import Engine, Evaluation, Gradients, Layout, Setting, States, Want
+from torchlift.objective.engine.general import add, add_vjp
 from torchlift.operators import Context, DenseRun
 from torchlift.parallel.mesh import Mesh, Transfer
+from torchlift.prox.base import is_trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,7 @@ class StageEngine(Engine):
         late = {j: form.pre_activation(j, flow.u, context) for j in self.waiting}
         output = form.output(flow.u, context)
         flow.end()
-        return Evaluation(tuple(self._parts(form, layers, early | late)), output)
+        return Evaluation(self.rows(form, layers, early | late), output)
 
     @torch.no_grad()
     def inputs(self, y: Tensor, z: States, context: Context = None) -> list[Tensor]:
@@ -150,10 +152,10 @@ class StageEngine(Engine):
         back = None if alone else self._receive_cotangent(flow)
         self._collect(late, parameters, gradients)
         if parameters:
-            add_vjp(flow.learned, [torch.ones_like(total) for total in flow.learned], parameters, gradients)
+            add_vjp([(total, torch.ones_like(total)) for total in flow.learned], parameters, gradients)
         if back is not None:
             back[1].wait()
-            _add(cotangents, form.depth, back[0])
+            add(cotangents, form.depth, back[0])
         if self.passes and not alone:
             sent = self._send_cotangent(flow, cotangents)
         if not alone:
@@ -183,7 +185,7 @@ class StageEngine(Engine):
         """∇_v of the penalty of row j; ∇_z goes to the slot."""
         activation, lifting = flow.form.activations[j], self.setting.lifting
         weight, z = scale * self.setting.weights[j], flow.z[j].detach()
-        if any(isinstance(value, Tensor) and value.requires_grad for value in vars(activation).values()):
+        if is_trained(activation):
             with torch.enable_grad():  # D at fixed z and v, whose gradient is that of learned thresholds and bounds
                 flow.learned.append(scale * lifting.value(activation, z, v.clone(), self.setting.weights[j]).sum())
         grad_z, cotangent = lifting.gradients(activation, z, v, weight)
@@ -210,14 +212,13 @@ class StageEngine(Engine):
             if self.before is None and isinstance(row, _Dense) and row.column == 0:
                 continue
             for k, grad in row.vjp():
-                _add(cotangents, k, grad)
+                add(cotangents, k, grad)
 
     def _collect(self, rows: Sequence[_Row], parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         """Gradients of the rows' own parameters; one product for all that are taped, which share their stacks."""
         if not parameters:
             return
-        taped = [row for row in rows if isinstance(row, _Taped)]
-        add_vjp([row.value for row in taped], [row.cotangent for row in taped], parameters, gradients)
+        add_vjp([(row.value, row.cotangent) for row in rows if isinstance(row, _Taped)], parameters, gradients)
         for row in rows:
             if isinstance(row, _Dense):
                 row.collect(parameters, gradients)
@@ -240,12 +241,12 @@ class StageEngine(Engine):
         pairs = [(flow.u[k], c) for k, c in cotangents.items() if k > 0 and flow.u[k].requires_grad]
         slots = {f"{j}": layer for j, layer in enumerate(layers)}
         grads: dict[str, Tensor] = {}
-        add_vjp([value for value, _ in pairs], [c for _, c in pairs], slots | parameters, grads)
+        add_vjp(pairs, slots | parameters, grads)
         for name, grad in grads.items():
             if name in slots:
                 result.z[int(name)].add_(grad)
             else:
-                gradients[name] = gradients[name] + grad if name in gradients else grad
+                add(gradients, name, grad)
 
     def _send_cotangent(self, flow: _Flow, cotangents: dict[int, Tensor]) -> Transfer | None:
         """Send the cotangent of u_0 to the process before."""
@@ -266,10 +267,6 @@ class StageEngine(Engine):
             return None
         room = torch.empty_like(flow.u[-1].detach(), memory_format=torch.contiguous_format)
         return room, self.mesh.start([], [(room, self.after)])
-
-    def _parts(self, form: UnifiedForm, z: Sequence[Tensor], v: dict[int, Tensor]) -> list[Part]:
-        weights = self.setting.weights
-        return [Part(j, 1, False, form.activations[j], weights[j], z[j], v[j]) for j in range(form.depth)]
 
 
 class _Flow:
@@ -333,27 +330,9 @@ def _leaves(u: Sequence[Tensor], columns: tuple[int, ...]) -> tuple[list[Tensor]
     return states, [states[k] for k in columns]
 
 
-def add_vjp(
-    values: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: dict[str, Tensor], gradients: dict[str, Tensor]
-) -> None:
-    """Add Σ Jᵀ cotangent to what was gradients for each leaf; nothing where no value depends on it."""
-    if not values or not leaves:
-        return
-    grads = torch.autograd.grad(
-        list(values), list(leaves.values()), list(cotangents), allow_unused=True, retain_graph=True
-    )
-    for name, grad in zip(leaves, grads, strict=True):
-        if grad is not None:
-            gradients[name] = gradients[name] + grad if name in gradients else grad
-
-
 def _affine(run: DenseRun, row: int, inputs: Tensor, out: Tensor) -> Tensor:
     """W u + b of one layer of a run."""
     weight = run.weight.detach()[row - run.start]
     if run.bias is None:
         return torch.mm(inputs, weight.T, out=out)
     return torch.addmm(run.bias.detach()[row - run.start], inputs, weight.T, out=out)
-
-
-def _add(cotangents: dict[int, Tensor], k: int, grad: Tensor) -> None:
-    cotangents[k] = cotangents[k] + grad if k in cotangents else grad

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchlift.core.checks import Shape
 from torchlift.core.errors import invalid_value
 from torchlift.core.tensors import copy_into
+from torchlift.networks.form import UnifiedForm
 from torchlift.operators import Context
 from torchlift.prox import ProximalActivation
 
@@ -272,6 +273,13 @@ class Engine(ABC):
             want: "states" or "parameters" where only those are needed; the
                 others may be left unset.
         """
+
+    def rows(
+        self, form: UnifiedForm, z: Sequence[Tensor], v: Sequence[Tensor] | Mapping[int, Tensor]
+    ) -> tuple[Part, ...]:
+        """Every row of W as a part of its own."""
+        weights = self.setting.weights
+        return tuple(Part(j, 1, False, form.activations[j], weights[j], z[j], v[j]) for j in range(form.depth))
 
     def trainable(self) -> Mapping[str, Tensor]:
         """Parameters that take gradients, by name."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
+from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Setting, States, Want
 from torchlift.operators import Context
 from torchlift.prox.base import is_trained
+
+K = TypeVar("K")
 
 
 class GeneralEngine(Engine):
@@ -35,7 +38,7 @@ class GeneralEngine(Engine):
         u, residuals = self._states(form, y, layers, z.u, context)
         v = [form.pre_activation(j, u, context) for j in range(form.depth)]
         output = form.output(u, context)
-        return Evaluation(tuple(self._parts(form, layers, v)), output, tuple(residuals))
+        return Evaluation(self.rows(form, layers, v), output, tuple(residuals))
 
     def gradients(
         self,
@@ -58,7 +61,7 @@ class GeneralEngine(Engine):
         result = Gradients(z.gradient_like(y.dtype), {})
         terms = [(output, scale * self.setting.loss.grad(output.detach(), x))]
         direct = []
-        for part in self._parts(form, [layer.detach() for layer in layers], [value.detach() for value in v]):
+        for part in self.rows(form, [layer.detach() for layer in layers], [value.detach() for value in v]):
             # `gradients` may overwrite v, and detached v shares memory with the graph: give it a copy
             grad_z, grad_v = lifting.gradients(part.activation, part.z, part.v.clone(), scale * part.weight)
             direct.append(grad_z)
@@ -89,11 +92,6 @@ class GeneralEngine(Engine):
         pairs = ((form.M.row(j, full, context), form.V.row(j, z, context)) for j in range(form.depth))
         return full, [left - right for left, right in pairs]
 
-    def _parts(self, form: Any, z: list[Tensor], v: list[Tensor]) -> list[Part]:
-        weights = self.setting.weights
-        rows = zip(form.activations, weights, z, v, strict=True)
-        return [Part(j, 1, False, *row) for j, row in enumerate(rows)]
-
     def _activation_terms(
         self, form: Any, z: list[Tensor], v: list[Tensor], scale: float
     ) -> list[tuple[Tensor, Tensor]]:
@@ -115,3 +113,19 @@ def vjp(terms: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor
     values, cotangents = zip(*terms, strict=True)
     grads = torch.autograd.grad(values, leaves, cotangents, allow_unused=True)
     return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]
+
+
+def add_vjp(terms: Sequence[tuple[Tensor, Tensor]], leaves: Mapping[str, Tensor], gradients: dict[str, Tensor]) -> None:
+    """Add Σ Jᵀ cotangent to the gradient of every leaf, by its name; nothing where no value depends on it."""
+    if not terms or not leaves:
+        return
+    values, cotangents = zip(*terms, strict=True)
+    grads = torch.autograd.grad(values, list(leaves.values()), cotangents, allow_unused=True, retain_graph=True)
+    for name, grad in zip(leaves, grads, strict=True):
+        if grad is not None:
+            add(gradients, name, grad)
+
+
+def add(gradients: dict[K, Tensor], key: K, gradient: Tensor) -> None:
+    """To the one that is there, if there is one."""
+    gradients[key] = gradients[key] + gradient if key in gradients else gradient

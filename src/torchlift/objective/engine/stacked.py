@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchlift.objective.engine import products
 from torchlift.objective.engine.base import Engine, Evaluation, Gradients, Layout, Part, Setting, States, Want
+from torchlift.objective.engine.general import add_vjp
 from torchlift.operators import Context, DenseRun
 from torchlift.prox import Identity, ProximalActivation
 from torchlift.prox.base import is_trained, tensors_of
@@ -226,16 +227,10 @@ class StackedEngine(Engine):
 
     def _pull(self, value: Tensor, cotangent: Tensor, u: Tensor, taped: dict[str, Tensor]) -> Tensor:
         """Jᵀ cotangent for u; what reaches parameters is added up in `taped`."""
-        trainable = self.trainable()
-        leaves = {"": u} if u.requires_grad else {}
-        leaves |= trainable
-        if not (value.requires_grad and leaves):
-            return torch.zeros_like(u)
-        grads = torch.autograd.grad(value, list(leaves.values()), cotangent, allow_unused=True, retain_graph=True)
-        by_name = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
-        grad_u = by_name.pop("", None)
-        for name, grad in by_name.items():
-            taped[name] = taped[name] + grad if name in taped else grad
+        leaves = ({"": u} if u.requires_grad else {}) | dict(self.trainable())
+        if value.requires_grad:
+            add_vjp([(value, cotangent)], leaves, taped)
+        grad_u = taped.pop("", None)
         return torch.zeros_like(u) if grad_u is None else grad_u
 
     def _call(self, y: Tensor, z: States, context: Context, want: Want = "both") -> _Call:
