@@ -143,7 +143,7 @@ def _slopes(activation: ProximalActivation, v: Tensor, g: Tensor, size: float | 
 # -- functions of torch -----------------------------------------------------------------------------------------------
 
 
-def _always(*_: Any, **__: Any) -> bool:
+def always(*_: Any, **__: Any) -> bool:
     return True
 
 
@@ -162,12 +162,12 @@ def _keeps_dtype(*_: Any, dtype: torch.dtype | None = None, **__: Any) -> bool:
 _RELU = frozenset((torch.relu, F.relu, Tensor.relu))
 #: Elementwise functions that are proximal maps for the arguments that the condition accepts.
 _ELEMENTWISE: dict[Callable[..., Any], Callable[..., bool]] = {
-    **dict.fromkeys(_RELU, _always),
-    **dict.fromkeys((torch.tanh, F.tanh, Tensor.tanh), _always),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid, Tensor.sigmoid, torch.special.expit), _always),
-    **dict.fromkeys((torch.atan, torch.arctan, Tensor.atan, Tensor.arctan), _always),
-    **dict.fromkeys((F.relu6, F.hardtanh, F.hardsigmoid, F.softplus, F.softsign, F.softshrink), _always),
-    **dict.fromkeys((F.logsigmoid, F.tanhshrink, F.celu, torch.celu), _always),
+    **dict.fromkeys(_RELU, always),
+    **dict.fromkeys((torch.tanh, F.tanh, Tensor.tanh), always),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, Tensor.sigmoid, torch.special.expit), always),
+    **dict.fromkeys((torch.atan, torch.arctan, Tensor.atan, Tensor.arctan), always),
+    **dict.fromkeys((F.relu6, F.hardtanh, F.hardsigmoid, F.softplus, F.softsign, F.softshrink), always),
+    **dict.fromkeys((F.logsigmoid, F.tanhshrink, F.celu, torch.celu), always),
     F.leaky_relu: _slope_at_most_one,
     F.elu: _alpha_at_most_one,
 }
@@ -193,6 +193,12 @@ _OVERWRITING = {torch.relu: torch.relu_, F.relu: torch.relu_, torch.tanh: torch.
 def proximal_function(function: Callable[..., Any]) -> Callable[..., bool] | None:
     """The condition on its arguments under which a function of torch is a proximal map; None where it never is."""
     return _ELEMENTWISE.get(function) or _GROUPWISE.get(function)
+
+
+def settings_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a function of torch was called with beside v and whether to overwrite it: by place, and by name."""
+    rest = args[1:-1] if len(args) > 1 and isinstance(args[-1], bool) else args[1:]
+    return rest, {name: value for name, value in kwargs.items() if name not in ("input", "inplace", "_stacklevel")}
 
 
 def as_called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Activation:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchlift.core.errors import invalid_type
 from torchlift.networks.dense_chain import dense_chain
-from torchlift.sweeps.activation import IN_PLACE, as_called, perturb, perturbed, proximal_function
+from torchlift.sweeps.activation import IN_PLACE, always, as_called, perturb, perturbed, proximal_function, settings_of
 from torchlift.sweeps.dense_chain import perturbed_dense_chain
 from torchlift.sweeps.perturbation import Mean, Perturbation
 
@@ -97,18 +97,14 @@ class sweeping(TorchFunctionMode):
             traced = _traced(v) or any(map(_traced, vars(activation).values()))
             return perturbed(activation, v, self.perturbation, self.mean) if traced else func(*args, **kwargs)
         plain = IN_PLACE.get(func, func)
-        condition = _always if plain in self.also else proximal_function(plain)
+        condition = always if plain in self.also else proximal_function(plain)
         if condition is None:
             return func(*args, **kwargs)
         v: Any = args[0] if args else kwargs.get("input")
-        rest = args[1:]
-        if not _traced(v):
+        rest, options = settings_of(args, kwargs)
+        if not _traced(v) or not condition(*rest, **options):
             return func(*args, **kwargs)
-        options = {name: value for name, value in kwargs.items() if name not in ("input", "inplace", "_stacklevel")}
-        in_place = plain is not func or kwargs.get("inplace", False) or (rest and rest[-1] is True)
-        rest = rest[:-1] if rest and isinstance(rest[-1], bool) else rest
-        if not condition(*rest, **options):
-            return func(*args, **kwargs)
+        in_place = plain is not func or kwargs.get("inplace", False) or (args and args[-1] is True)
         sigma = as_called(plain, rest, options)
         if in_place:  # the same tensor is returned, and others who hold it see its new values
             return v.copy_(perturb(v.clone(), sigma, self.perturbation, self.mean))
@@ -129,10 +125,6 @@ def checkpoint_contexts() -> tuple[AbstractContextManager[object], AbstractConte
 
 
 _active = threading.local()
-
-
-def _always(*_: Any, **__: Any) -> bool:
-    return True
 
 
 def _traced(v: object) -> bool:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchlift.networks.dense_chain import dense_chain
 from torchlift.operators import Context
-from torchlift.sweeps.activation import IN_PLACE, as_called, proximal_function
+from torchlift.sweeps.activation import IN_PLACE, always, as_called, proximal_function, settings_of
 from torchlift.training.modules import apply, in_mode
 from torchlift.training.starts.draws import LayerStart
 from torchlift.training.starts.lsuv import is_dead, rescaling
@@ -124,9 +124,8 @@ class _Recorder(TorchFunctionMode):
             if activation.dim is None:
                 self._note(v, activation)
         elif (condition := _condition(plain := IN_PLACE.get(func, func))) is not None:
-            v, rest = (args[0], args[1:]) if args else (kwargs.get("input"), ())
-            rest = rest[:-1] if rest and isinstance(rest[-1], bool) else rest
-            options = {name: value for name, value in kwargs.items() if name not in ("input", "inplace", "_stacklevel")}
+            v = args[0] if args else kwargs.get("input")
+            rest, options = settings_of(args, kwargs)
             if isinstance(v, Tensor) and v.is_floating_point() and condition(*rest, **options):
                 sigma = as_called(plain, rest, options)
                 if sigma.elementwise:
@@ -143,7 +142,7 @@ class _Recorder(TorchFunctionMode):
 
 def _condition(func: Callable[..., Any]) -> Callable[..., bool] | None:
     """Whether a function of torch with these options is an activation; None where it is none."""
-    return (lambda *_, **__: True) if func in OTHERS else proximal_function(func)
+    return always if func in OTHERS else proximal_function(func)
 
 
 @contextmanager
