@@ -150,12 +150,11 @@ def _regulariser_curvature(objective: Objective, row: int) -> float:
     return regulariser.curvature() if regulariser is not None and regulariser.smooth else 0.0
 
 
-def layer_norms(objective: Objective) -> list[float]:
-    """‖W_1‖, …, ‖W_J‖ and ‖K‖ of a chain."""
-    engine = objective.engine
-    assert isinstance(engine, StackedEngine) and engine.tail is not None  # the caller knows
+def layer_norms(engine: StackedEngine) -> list[float]:
+    """‖W_1‖, …, ‖W_J‖ and ‖K‖ of a chain of dense layers; of a stage without an output layer those of its own."""
     weights = [W for segment in engine.segments for W in segment.weights().W]
-    return [Dense(W).norm_bound() for W in (*weights, engine.tail.weights().first)]
+    tail = [] if engine.tail is None else [engine.tail.weights().first]
+    return [Dense(W).norm_bound() for W in (*weights, *tail)]
 
 
 def state_bound(

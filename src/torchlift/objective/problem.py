@@ -216,7 +216,9 @@ class TrainingProblem(Problem):
 
     def _norms(self) -> list[float]:
         """‖W_1‖, …, ‖W_J‖ and ‖K‖ of the whole network."""
-        return layer_norms(self.whole_objective)
+        engine = self.stage.dense_engine
+        assert engine is not None  # the caller knows
+        return layer_norms(engine)
 
     def _block_norms(self) -> dict[str, Tensor]:
         """The norms of all blocks, for all samples."""

@@ -25,7 +25,7 @@ from torchlift.objective.problem import (
     same_tensors,
 )
 from torchlift.objective.stage import Stage
-from torchlift.operators import Context, Dense
+from torchlift.operators import Context
 from torchlift.parallel.checkpoints import sharded_cache, sharded_latents, sharded_parameters
 from torchlift.parallel.mesh import Mesh
 from torchlift.parallel.partition import stage_of
@@ -247,14 +247,9 @@ class ShardedProblem(TrainingProblem):
         return super()._once(name, key, compute)
 
     def _norms(self) -> list[float]:
-        engine = self.stage.dense_engine
-        assert engine is not None  # the caller knows
+        local, first = super()._norms(), self.stage.first
         norms = [0.0] * (len(self.whole_objective.layout.shapes) + 1)
-        weights = [W for segment in engine.segments for W in segment.weights().W]
-        for row, W in enumerate(weights, start=self.stage.first):
-            norms[row] = Dense(W).norm_bound()
-        if engine.tail is not None:
-            norms[-1] = Dense(engine.tail.weights().first).norm_bound()
+        norms[first : first + len(local)] = local
         return self.mesh.sum_numbers(norms, "layers")
 
     def _block_norms(self) -> dict[str, Tensor]:
