@@ -120,6 +120,14 @@ def _overridable(call: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor
     return overridable
 
 
+class Projection:
+    """What projections onto convex sets share: Ψ is 0 there and +∞ elsewhere, so that steps change nothing."""
+
+    def prox(self: Any, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
+        check_step(step, u)
+        return self(u)
+
+
 class GroupwiseActivation(ProximalActivation):
     """An activation that treats the entries along one axis together."""
 

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import check_positive, check_tensor
 from torchlift.core.errors import invalid_type, invalid_value
-from torchlift.prox.base import GroupwiseActivation, ProximalActivation, check_dim, check_step, group_norm, indicator
+from torchlift.prox.base import GroupwiseActivation, Projection, ProximalActivation, check_dim, group_norm, indicator
 
 
 @dataclass(frozen=True, eq=False)
-class Box(ProximalActivation):
+class Box(Projection, ProximalActivation):
     """Projection onto the interval [lo, hi].
 
         σ(v)  = min(max(v, lo), hi)
@@ -50,10 +50,6 @@ class Box(ProximalActivation):
 
     def psi(self, u: Tensor) -> Tensor:
         return indicator((u >= _like(self.lo, u)) & (u <= _like(self.hi, u)), u)
-
-    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        check_step(step, u)
-        return self(u)
 
     def conjugate_slopes(self, v: Tensor) -> dict[str, Tensor]:
         """v − σ(v), the multiplier of the constraint, summed where each end is active."""
@@ -124,7 +120,7 @@ def _like(end: float | Tensor, v: Tensor) -> float | Tensor:
 
 
 @dataclass(frozen=True)
-class L2Ball(GroupwiseActivation):
+class L2Ball(Projection, GroupwiseActivation):
     """Projection of each group onto the Euclidean ball of radius r.
 
         σ(v)  = v if ‖v‖ ≤ r, r v/‖v‖ otherwise
@@ -154,10 +150,6 @@ class L2Ball(GroupwiseActivation):
         norm = group_norm(u, self.dim).squeeze(self.dim)
         tolerance = (8 + u.shape[self.dim]) * torch.finfo(u.dtype).eps
         return indicator(norm <= self.radius * (1 + tolerance), norm)
-
-    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        check_step(step, u)
-        return self(u)
 
     def conjugate(self, v: Tensor) -> Tensor:
         norm = group_norm(v, self.dim).squeeze(self.dim)

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from torchlift.core.checks import check_interval, check_tensor
 from torchlift.core.errors import invalid_value
-from torchlift.prox.base import ProximalActivation, check_step, describe, indicator
+from torchlift.prox.base import Projection, ProximalActivation, check_step, describe, indicator
 
 
 @dataclass(frozen=True)
-class Identity(ProximalActivation):
+class Identity(Projection, ProximalActivation):
     """No activation at all.
 
     σ(v)  = v
@@ -31,10 +31,6 @@ class Identity(ProximalActivation):
     def psi(self, u: Tensor) -> Tensor:
         return torch.zeros_like(u)
 
-    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        check_step(step, u)
-        return u
-
     def conjugate(self, v: Tensor) -> Tensor:
         return 0.5 * v.square()
 
@@ -43,7 +39,7 @@ class Identity(ProximalActivation):
 
 
 @dataclass(frozen=True)
-class ReLU(ProximalActivation):
+class ReLU(Projection, ProximalActivation):
     """Rectified linear unit, the projection onto the non-negative numbers.
 
         σ(v)  = max(v, 0)
@@ -62,10 +58,6 @@ class ReLU(ProximalActivation):
 
     def psi(self, u: Tensor) -> Tensor:
         return indicator(u >= 0, u)
-
-    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        check_step(step, u)
-        return F.relu(u)
 
     def conjugate(self, v: Tensor) -> Tensor:
         return 0.5 * F.relu(v).square()

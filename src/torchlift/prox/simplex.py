@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from torchlift.prox.base import (
     GroupwiseActivation,
+    Projection,
     ProximalActivation,
     at_least_single,
     check_dim,
     check_group_step,
-    check_step,
     indicator,
     infinite_outside,
 )
@@ -112,7 +112,7 @@ class Softmax(GroupwiseActivation):
 
 
 @dataclass(frozen=True)
-class Simplex(GroupwiseActivation):
+class Simplex(Projection, GroupwiseActivation):
     """Euclidean projection onto the probability simplex (sparsemax).
 
         σ(v)  = max(v − θ, 0) with the θ that makes the entries sum to 1
@@ -145,10 +145,6 @@ class Simplex(GroupwiseActivation):
 
     def psi(self, u: Tensor) -> Tensor:
         return indicator(on_simplex(u, self.dim), u.sum(self.dim))
-
-    def prox(self, u: Tensor, step: float | Tensor = 1.0) -> Tensor:
-        check_step(step, u)
-        return self(u)
 
     @classmethod
     def examples(cls) -> tuple[ProximalActivation, ...]:
