@@ -398,3 +398,10 @@ def test_random_graphs(steps: list[tuple[int, int, int]]) -> None:
     torch.manual_seed(0)
     module = Random(steps)
     _assert_equal(module, _y(4))
+
+
+def test_dropout_inside_attention_is_known_by_the_mode_of_training() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(NotRepresentableError, match=r"in training mode.*call its eval\(\) first"):
+        tl.lift(layer, (5, 8))
+    tl.lift(layer.eval(), (5, 8))

@@ -49,9 +49,11 @@ def verify(network: Network, module: nn.Module, example: Tensor) -> None:
         difference = _difference(network.states(together).output, expected)
         if difference is not None:
             path = _first_difference(network, copy, together) if isinstance(network, GraphNetwork) else "the output"
+            hint = "Does it read something besides its input, or mix the samples of a batch?"
+            if module.training:
+                hint = "It is in training mode, where dropout draws random numbers: call its eval() first. " + hint
             raise NotRepresentableError(
-                f"lift: the recorded calls differ from the module by {difference:.3g}, first at {path}. "
-                "Does it read something besides its input, or mix the samples of a batch?"
+                f"lift: the recorded calls differ from the module by {difference:.3g}, first at {path}. {hint}"
             )
     finally:
         torch.set_rng_state(state)

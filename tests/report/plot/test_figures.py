@@ -10,7 +10,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import torchlift as tl
 from torchlift import networks, plot
+from torchlift.core.errors import TorchliftError
 from torchlift.report.records import Curves, Series
 
 ROWS = [
@@ -49,3 +51,13 @@ def test_a_figure_comes_back(name: str) -> None:
     figure.canvas.draw()
     assert figure.axes
     assert ("matplotlib.pyplot" in sys.modules) is before
+
+
+def test_pictures_of_one_batch_alone_and_of_an_inversion() -> None:
+    images = torch.rand(2, 1, 6, 6)
+    network = torch.nn.Conv2d(1, 4, 3, padding=1)
+    found = tl.invert(network, network(images).detach(), progress=False)
+    for rows in (images, found):
+        assert len(plot.pictures(rows).axes) == 2
+    with pytest.raises(TorchliftError, match=r"expected tensors of images, by name or alone, got int"):
+        plot.pictures(3)

@@ -140,16 +140,21 @@ _BROAD = 11.0
 """Inches of a figure of many columns."""
 
 
-def pictures(rows: Mapping[str, Tensor]) -> Figure:
+def pictures(rows: Mapping[str, Tensor] | Tensor | Any) -> Figure:
     """Images in named rows, all with the same greys: (B, H, W), (B, 1, H, W) or, for colours, (B, 3, H, W) in [0, 1].
 
     Rows of few images stand beside each other, as columns under their names.
 
     Arguments:
-        rows: as many images under every name.
+        rows: as many images under every name; or one batch of images alone, or what `invert` returns.
     """
     from matplotlib.figure import Figure
 
+    if not isinstance(rows, Mapping):
+        rows = {"": getattr(rows, "x", rows)}
+    if not all(isinstance(images, torch.Tensor) for images in rows.values()):
+        kinds = ", ".join(sorted({type(images).__name__ for images in rows.values()}))
+        invalid_value("plot.pictures", "tensors of images, by name or alone", kinds)
     counts = {name: len(images) for name, images in rows.items()}
     if not counts or len(set(counts.values())) > 1:
         invalid_value("plot.pictures", "rows of equally many images", counts or "none")
