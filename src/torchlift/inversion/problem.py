@@ -203,8 +203,7 @@ class InversionProblem:
 
     def residual(self, x: Tensor) -> Tensor:
         """‖N(x) − y‖ through the network itself: (B,)."""
-        apart = self.forward(x) - self.output
-        return torch.linalg.vector_norm(apart.reshape(len(apart), -1), dim=1)
+        return torch.linalg.vector_norm(as_rows(self.forward(x) - self.output), dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """N(x)."""
@@ -317,5 +316,10 @@ def is_picture(x: Tensor) -> bool:
 
 def square_sum(tensor: Tensor) -> Tensor:
     """‖·‖² of every image: (B,)."""
-    flat = tensor.reshape(len(tensor), -1)  # an image may be one number
+    flat = as_rows(tensor)
     return torch.linalg.vecdot(flat, flat)
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """What belongs to one image in one row, also where that is a single number: (B, entries)."""
+    return tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]

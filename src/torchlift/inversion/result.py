@@ -13,7 +13,7 @@ from torch import Tensor
 from torchlift.core.html import curve, facts, strip
 from torchlift.core.solution import Record
 from torchlift.inversion.intervals import Calibration, Interval, has_twin, make_interval
-from torchlift.inversion.problem import InversionProblem
+from torchlift.inversion.problem import InversionProblem, as_rows
 from torchlift.inversion.solver import Status
 
 #: Inputs for which others with the same objective are looked for, and relative to what it is the same.
@@ -158,7 +158,7 @@ class Inversion:
         """That no input was found which the network maps near some outputs; converged or not, these are no answers."""
         if self.problem is None:
             return ""
-        outputs = self.problem.output.reshape(len(self.x), -1)
+        outputs = as_rows(self.problem.output)
         least = UNMET * torch.linalg.vector_norm(outputs, dim=1)
         if self.noise_level is not None:
             least = least.clamp_min(NOISY * self.noise_level * outputs.shape[1] ** 0.5)

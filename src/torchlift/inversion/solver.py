@@ -17,7 +17,7 @@ from torchlift.core.tensors import Point
 from torchlift.core.trees import map_leaves
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
-from torchlift.inversion.problem import InversionProblem, square_sum
+from torchlift.inversion.problem import InversionProblem, as_rows, square_sum
 from torchlift.solvers import Measure, Solver
 from torchlift.solvers.base import NAN
 
@@ -154,14 +154,14 @@ class InversionState:
 
 def choose(mask: Tensor, yes: T, no: T) -> T:
     """The images of `yes` where the mask (B,) is true, else those of `no`; numbers come from `yes`."""
-    rows = mask.nonzero()[:, 0]  # copying some rows takes a third of the time of comparing all
-    return map_leaves(lambda _, a, b: a if a is b else b.index_copy(0, rows, a[rows]), yes, no)
+    index = mask.nonzero()[:, 0]  # copying some rows takes a third of the time of comparing all
+    return map_leaves(lambda _, a, b: a if a is b else b.index_copy(0, index, a[index]), yes, no)
 
 
 def put_back(mask: Tensor, old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of `new` with the images of `old` where the mask (B,) is true."""
-    rows = mask.nonzero()[:, 0]
-    return [b.index_copy(0, rows, a[rows]) for a, b in zip(old, new, strict=True)]
+    index = mask.nonzero()[:, 0]
+    return [b.index_copy(0, index, a[index]) for a, b in zip(old, new, strict=True)]
 
 
 def _kept(mask: Tensor, old: InversionState, new: InversionState) -> InversionState:
@@ -368,4 +368,4 @@ def block_bound(residual: Tensor, block: Tensor, origin: Tensor | None = None) -
 
 def length(tensor: Tensor) -> Tensor:
     """‖·‖ of every image: (B,)."""
-    return torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1)
+    return torch.linalg.vector_norm(as_rows(tensor), dim=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchlift.inversion.problem import square_sum
+from torchlift.inversion.problem import as_rows, square_sum
 
 #: Of the signs of probes, which must not be that of the noise: the two must be independent.
 SEED = 271_828
@@ -53,7 +53,7 @@ class Probe:
 
     def divergence(self, output: Tensor, moved: Tensor) -> Tensor:
         """Of outputs as functions of the data, estimated from what they are for y and for y + εb: (B,)."""
-        return (self.signs * (moved - output)).reshape(len(output), -1).sum(1) / self.epsilon
+        return as_rows(self.signs * (moved - output)).sum(1) / self.epsilon
 
 
 def visibly_less(new: Tensor, old: Tensor, errors: float = 1.0) -> bool:

@@ -37,6 +37,7 @@ from torchlift.inversion.exact import Exact, into_domain
 from torchlift.inversion.layers import Layers
 from torchlift.inversion.lifted import Simultaneous, Sweep
 from torchlift.inversion.nested import NestedAdam, NestedPDHG
+from torchlift.inversion.problem import as_rows
 from torchlift.inversion.quasi_newton import QuasiNewton
 from torchlift.inversion.run import Progress
 from torchlift.inversion.solver import InversionSolver
@@ -180,11 +181,11 @@ def _lifted(module: nn.Module, input_shape: object, start: object, y: object) ->
     try:
         return lift(module, shape)
     except NotRepresentableError as error:
-        if input_shape is not None and (shape is None or len(shape) < 3 or shape[0] != 1):
-            raise
         if input_shape is not None:
-            text = f"{error} input_shape={shape} is taken for one input: leave the axis of the batch out."
-            raise NotRepresentableError(text) from None
+            if len(shape) > 2 and shape[0] == 1:
+                text = f"{error} input_shape={shape} is taken for one input: leave the axis of the batch out."
+                raise NotRepresentableError(text) from None
+            raise
         # layers may be called in another order than that of their names
         text = f"{error} Inputs were taken to have the shape {shape}: pass input_shape if they have another."
         if isinstance(guess, Tensor):
@@ -213,7 +214,7 @@ def check_data(network: Network | Joint, y: object) -> Tensor:
         parts = [_check_output(f"invert y[{k}]", net, y[k]) for k, net in enumerate(network.networks)]
         if len({len(part) for part in parts}) > 1:
             invalid_value("invert y", "the same number of images for every network", [len(part) for part in parts])
-        return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+        return torch.cat([as_rows(part) for part in parts], 1)
     return _check_output("invert y", network, y)
 
 
