@@ -14,7 +14,7 @@ from torchlift.core.checks import check_number, check_positive, check_size
 from torchlift.functions.base import along
 from torchlift.inversion.layers import Tensors
 from torchlift.inversion.problem import InversionProblem, is_picture, square_sum
-from torchlift.inversion.solver import InversionState, Nested, block_bound, put_back
+from torchlift.inversion.solver import InversionState, Nested, block_bound, length, put_back
 
 #: A step is long enough if it takes this share of what its slope promises (Armijo's rule).
 ARMIJO = 1e-4
@@ -122,8 +122,8 @@ class QuasiNewton(Nested):
         empty = x.new_zeros(len(x), room, entries)
         products = torch.eye(room, dtype=x.dtype, device=x.device).expand(len(x), -1, -1).clone()
         pairs = Pairs(empty, empty.clone(), products, torch.zeros_like(at.value))
-        pull = torch.linalg.vector_norm(at.free.flatten(1), dim=1).clamp_min(1e-30)
-        return Curvature(at, pairs, (REACH * at.value / pull).clamp(1.0, FURTHEST))
+        reach = REACH * at.value / length(at.free).clamp_min(1e-30)
+        return Curvature(at, pairs, reach.clamp(1.0, FURTHEST))
 
     def value(self, problem: InversionProblem, state: InversionState) -> Tensor:
         return state.memory.at.objective

@@ -77,22 +77,22 @@ def _images(module: nn.Module, channels: int, axes: int, out_shape: Shape) -> li
     stand_in, sizes = without_memory(module), out_shape[-axes:]
     fitting: list[list[int]] = [[] for _ in range(axes)]
     for size in range(1, LARGEST + 1):
-        if max(map(len, fitting)) > MOST:
-            return []
         output = _output(stand_in, (channels, *[size] * axes))
         if output is None:
             continue
         if len(output) != len(out_shape):
             break
         if len(output) != axes + 1:  # pixels were joined: a layer after that knows how many, and all sizes are alike
-            if output == out_shape:
-                fitting = [[*side, size] for side in fitting]
-            continue
-        if output[0] != out_shape[0] or min(output[-axes:]) > max(sizes):
+            fits = [output == out_shape] * axes
+        elif output[0] != out_shape[0] or min(output[-axes:]) > max(sizes):
             break
-        for side, made, expected in zip(fitting, output[-axes:], sizes, strict=True):
-            if made == expected:
+        else:
+            fits = [made == expected for made, expected in zip(output[-axes:], sizes, strict=True)]
+        for side, fit in zip(fitting, fits, strict=True):
+            if fit:
                 side.append(size)
+        if max(map(len, fitting)) > MOST:
+            return []
     ordered = [sorted(side, key=lambda size: size & -size, reverse=True) for side in fitting]
     square = len(out_shape) != axes + 1 or len(set(sizes)) == 1
     choices = zip(*ordered, strict=True) if square else product(*ordered)

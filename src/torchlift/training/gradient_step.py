@@ -305,10 +305,10 @@ class GradientStep(TrainStep):
         self._shard: Shard = WHOLE
         if isinstance(self.optimiser, RelativeStep):
             self.optimiser.limit *= share_of_limit(self.optimiser, work)
-        if isinstance(self.optimiser, RelativeStep) and work.mesh.size > 1:
-            own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
-            self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
-            self.optimiser.directions = partial(work.mesh.divide, orthogonal_directions, axis="data")
+            if work.mesh.size > 1:
+                own = weakref.WeakMethod(self._mean_inputs)  # no cycle: the mesh goes when its last user does
+                self.optimiser.mean_inputs = lambda means: method(means) if (method := own()) is not None else None
+                self.optimiser.directions = partial(work.mesh.divide, orthogonal_directions, axis="data")
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         usual = "cosine" if isinstance(self.optimiser, RelativeStep) else "constant"
         self._anneal: Anneal = method.anneal or usual
